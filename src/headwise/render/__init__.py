@@ -1,0 +1,1 @@
+"""Documents and reports as terminal text, HTML, JSON, SARIF and JUnit XML."""
