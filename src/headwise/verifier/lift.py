@@ -1,0 +1,145 @@
+"""Lifting: run float64 code without the casts to float32 that are written into it.
+
+Many libraries compute their softmax (some also their norms and rotations) in float32, whatever the
+dtype of the model: ``softmax(scores, dtype=torch.float32).to(query.dtype)``. In a float64 model
+that leaves errors of about 1e-7, under which a real fault could hide. With the casts dropped, the
+same code is comparable to rounding in float64, gradients included.
+
+The casts also decide what an empty row is. A float64 mask hides keys with
+``torch.finfo(torch.float64).min``, which is finite; cast to float32 it is −∞, and a row in which
+every score is −∞ has a softmax of 0/0. So a float64 model gives NaN in rows where the same model
+in float32, whose mask holds float32's own finite minimum, gives the mean of V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+_LOW, _HIGH = torch.float32, torch.float64
+
+_CASTS: dict[Any, str] = {
+    Tensor.float: "float",
+    Tensor.type: "type",
+    Tensor.type_as: "type_as",
+    Tensor.to: "to",
+    torch.tensor: "tensor",
+    torch.as_tensor: "as_tensor",
+    torch.asarray: "asarray",
+    Tensor.new_tensor: "new_tensor",
+}
+"""What does nothing but change the dtype of its tensor (or copies it)."""
+
+_WITH_DTYPE: dict[Any, str] = {
+    function: name
+    for name, functions in {
+        "softmax": (F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax),
+        "log_softmax": (
+            F.log_softmax,
+            torch.log_softmax,
+            Tensor.log_softmax,
+            torch.special.log_softmax,
+        ),
+        "softmin": (F.softmin,),
+        "sum": (torch.sum, Tensor.sum),
+        "mean": (torch.mean, Tensor.mean),
+        "cumsum": (torch.cumsum, Tensor.cumsum),
+        "prod": (torch.prod, Tensor.prod),
+        "vector_norm": (torch.linalg.vector_norm,),
+    }.items()
+    for function in functions
+}
+"""What computes, in a dtype that can be asked for."""
+
+
+class Lift(TorchFunctionMode):
+    """Inside this context, float64 tensors stay float64 where the code asks for float32.
+
+    Dropped are ``.float()``, ``.to(torch.float32)``, ``.to(a float32 tensor)``, ``.type(…)``,
+    ``.type_as(…)``, ``torch.tensor(x, dtype=torch.float32)`` and its kin, and the ``dtype`` of
+    ``softmax``, ``sum``, ``mean`` and other reductions, each for float64 tensors only. A dropped
+    cast still makes a copy, as the cast would have done, so that writing into its result does not
+    write into its source. Everything else runs as written: integers become float32, other
+    tensors keep their casts, casts to half precision are real. Autocast regions need no rule:
+    torch leaves float64 tensors alone in them.
+
+    Gradients flow as through a copy, wherever the backward pass runs. Casts inside a custom
+    ``backward`` and inside compiled or scripted functions can't be seen and stay.
+
+    Attributes:
+        dropped: how many casts were dropped, by the name of the function that asked for them.
+
+    Example:
+        >>> scores = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+        >>> with Lift() as lift:
+        ...     weights = torch.softmax(scores, -1, dtype=torch.float32)
+        >>> weights.dtype, lift.dropped
+        (torch.float64, {'softmax': 1})
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropped: dict[str, int] = {}
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run ``func`` as called, or without its cast."""
+        kwargs = dict(kwargs or {})
+        source = _source(func, args, kwargs)
+        if source is None or not _asks_low(func, args, kwargs):
+            return func(*args, **kwargs)
+        name = _CASTS.get(func) or _WITH_DTYPE[func]
+        self.dropped[name] = self.dropped.get(name, 0) + 1
+        if func in (Tensor.float, Tensor.type, Tensor.type_as):
+            return source.clone()
+        args, kwargs = _raised(args, kwargs)
+        if func is Tensor.to:
+            kwargs["copy"] = True
+        return func(*args, **kwargs)
+
+
+def _source(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Tensor | None:
+    """The float64 tensor that a function would cast, or None if there is none."""
+    if func not in _CASTS and func not in _WITH_DTYPE:
+        return None
+    place = 1 if func is Tensor.new_tensor else 0
+    found = args[place] if len(args) > place else kwargs.get("input", kwargs.get("data"))
+    return found if isinstance(found, Tensor) and found.dtype is _HIGH else None
+
+
+def _asks_low(func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call asks for float32, by whichever of the ways torch allows."""
+    if func is Tensor.float:
+        return True
+    wanted = [*args[1:], *kwargs.values()]
+    if func is Tensor.type:
+        return any(value in (_LOW, torch.FloatTensor, "torch.FloatTensor") for value in wanted)
+    if func in (Tensor.to, Tensor.type_as):  # `.to(other)`: the dtype that `other` has
+        wanted = [value.dtype if isinstance(value, Tensor) else value for value in wanted]
+    return any(value is _LOW for value in wanted)
+
+
+def _raised(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same arguments with float64 wherever they ask for float32."""
+    changed: list[Any] = list(args[:1])
+    named = {name: _HIGH if value is _LOW else value for name, value in kwargs.items()}
+    for value in args[1:]:
+        if isinstance(value, Tensor) and value.dtype is _LOW:
+            changed += [value.device, _HIGH]  # `.to(other)` is `.to(device, dtype)` of `other`
+        else:
+            changed.append(_HIGH if value is _LOW else value)
+    return tuple(changed), named
