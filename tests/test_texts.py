@@ -148,9 +148,16 @@ def test_translation_follows_the_language_of_the_block():
     assert texts.current_language() == "en"
 
 
-def test_missing_translations_are_named():
-    assert texts.missing_translations("zh", iter(["one of {codes}", "nobody"])) == ["nobody"]
-    assert texts.missing_translations("en", iter(["nobody"])) == []
+def test_untranslated_texts_are_counted(tmp_path, monkeypatch):
+    total, left = texts.untranslated("zh")
+    assert total == len(script.collect())
+    assert left == 0
+    monkeypatch.setattr(texts, "LOCALE_DIRECTORY", tmp_path)
+    assert texts.untranslated("zh") == (0, 0)
+    folder = tmp_path / "zh_CN" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    script._write(folder / "headwise.po", _catalog(one="", two="二", three=""))
+    assert texts.untranslated("zh") == (3, 2)
 
 
 def test_texts_import_no_heavy_library():

@@ -115,12 +115,17 @@ def choose_language(flag: str | None = None, environ: Mapping[str, str] | None =
     return "en"
 
 
-def missing_translations(language: str, msgids: Iterator[str]) -> list[str]:
-    """Those of ``msgids`` that the catalogue of ``language`` does not have."""
-    if language not in CATALOGUES:
-        return []
-    known = _catalogue(language)
-    return [msgid for msgid in msgids if known.gettext(msgid) == msgid]
+def untranslated(language: str) -> tuple[int, int]:
+    """Number of texts in the catalogue of a language, and of those without a translation.
+
+    Read from the editable catalogue that lies beside the compiled one; (0, 0) if it is missing.
+    """
+    path = LOCALE_DIRECTORY / CATALOGUES[language] / "LC_MESSAGES" / f"{DOMAIN}.po"
+    try:
+        entries = path.read_text(encoding="utf-8").split("\n\n")[1:]  # the first is the header
+    except OSError:
+        return 0, 0
+    return len(entries), sum(entry.rstrip().endswith('msgstr ""') for entry in entries)
 
 
 @cache
