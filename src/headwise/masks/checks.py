@@ -121,9 +121,8 @@ def four_axes(raw: Tensor, sizes: Sizes, *, three_axes_are_heads: bool = False) 
             ).format(first=shape[0]),
             fix=_("mask[:, None] for one table per sample, mask[None] for one per head"),
         )
+    refuse_single_key(raw, sizes)
     b, h, t, s = (1,) * (4 - len(shape)) + shape
-    if s == 1 and sizes.kv_len > 1:
-        raise _single_key(shape, h=h, t=t, sizes=sizes)
     for axis, has, name, wanted, may_be_one in (
         (_("keys"), s, "kv_len", sizes.kv_len, False),
         (_("queries"), t, "q_len", sizes.q_len, True),
@@ -151,8 +150,21 @@ def _wrong_axis(shape: tuple[int, ...], axis: str, has: int, wanted: str, where:
     )
 
 
-def _single_key(shape: tuple[int, ...], *, h: int, t: int, sizes: Sizes) -> MaskError:
+def refuse_single_key(raw: Tensor, sizes: Sizes) -> None:
+    """Refuse a mask with one entry on the key axis where there are several keys.
+
+    Args:
+        raw: any shape.
+        sizes: the call.
+
+    Raises:
+        MaskError: naming the axis on which the mask would act, with both numbers.
+    """
+    shape = tuple(raw.shape)
     kv_len, num_heads = sizes.kv_len, sizes.num_heads
+    if not (2 <= len(shape) <= 4 and shape[-1] == 1 and kv_len > 1):
+        return
+    _b, h, t, _s = (1,) * (4 - len(shape)) + shape
     if t > 1:
         why = _(
             "its {t} entries lie on the query axis: it would blank whole queries and hide no key"
@@ -174,7 +186,7 @@ def _single_key(shape: tuple[int, ...], *, h: int, t: int, sizes: Sizes) -> Mask
         ).format(h=h)
     else:
         why = _("it can't tell one key from another: it would show or hide all of them at once")
-    return MaskError(
+    raise MaskError(
         _(
             "a mask of shape {shape} has 1 entry on the key axis, but there are {kv_len} keys"
         ).format(shape=shape, kv_len=kv_len),

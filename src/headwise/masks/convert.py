@@ -114,8 +114,8 @@ def to_convention(
             fix=_("the dtype of the scores, for example torch.float32"),
         )
     keep = mask.dense(q_len, kv_len, batch=batch, num_heads=num_heads)
-    heads = num_heads if keep.shape[1] > 1 else 1
-    return convention.write(convention, keep.expand(batch, heads, q_len, kv_len), dtype)
+    keep = keep.expand(batch, -1, -1, -1)
+    return convention.write(convention, keep, num_heads, dtype)
 
 
 def window_from_key_count(count: int) -> tuple[int, int]:

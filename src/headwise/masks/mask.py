@@ -29,6 +29,7 @@ from headwise.masks.provenance import Provenance
 from headwise.texts import translate as _
 
 Alignment = Literal["end", "start"]
+Resolved = tuple[Tensor, list[tuple[str, Tensor]]]
 
 
 def query_slots(
@@ -199,9 +200,7 @@ class Mask(ABC):
         return Or((self, _as_mask(other)))
 
     @abstractmethod
-    def resolve(
-        self, sizes: Sizes, device: torch.device | None
-    ) -> tuple[Tensor, list[tuple[str, Tensor]]]:
+    def resolve(self, sizes: Sizes, device: torch.device | None) -> Resolved:
         """What ``dense`` and ``provenance`` are made of; for rules, not for callers.
 
         Args:
@@ -246,9 +245,7 @@ class Leaf(Mask):
     def _table(self, sizes: Sizes, device: torch.device | None) -> Tensor:
         """(B or 1, 1 or H, Tq or 1, Tk) bool."""
 
-    def resolve(
-        self, sizes: Sizes, device: torch.device | None
-    ) -> tuple[Tensor, list[tuple[str, Tensor]]]:
+    def resolve(self, sizes: Sizes, device: torch.device | None) -> Resolved:
         """Everything hidden is charged to this rule."""
         table = self._table(sizes, device)
         return table, [(self.name, ~table)]
@@ -316,9 +313,7 @@ Window(left=None, right=0, alignment='end'))
         """Whether all parts allow it."""
         return reduce(and_, self._ask_parts(q_slot, k_slot))
 
-    def resolve(
-        self, sizes: Sizes, device: torch.device | None
-    ) -> tuple[Tensor, list[tuple[str, Tensor]]]:
+    def resolve(self, sizes: Sizes, device: torch.device | None) -> Resolved:
         """Cells hidden by several parts are charged to each."""
         answers = [part.resolve(sizes, device) for part in self.parts]
         visible = reduce(and_, (table for table, _blame in answers))
@@ -350,9 +345,7 @@ class Or(_Combination):
         """Whether a part allows it."""
         return reduce(or_, self._ask_parts(q_slot, k_slot))
 
-    def resolve(
-        self, sizes: Sizes, device: torch.device | None
-    ) -> tuple[Tensor, list[tuple[str, Tensor]]]:
+    def resolve(self, sizes: Sizes, device: torch.device | None) -> Resolved:
         """Cells that a part shows are charged to nobody."""
         answers = [part.resolve(sizes, device) for part in self.parts]
         visible = reduce(or_, (table for table, _blame in answers))

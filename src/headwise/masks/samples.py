@@ -314,16 +314,17 @@ class Custom(_PerSample):
         where = f"Custom(rule, name={self.name!r})"
         answer = _check_bool(check_is_tensor(self.rule(q_slot, k_slot), where), where)
         wanted = (q_slot + k_slot).shape
-        if answer.shape != wanted:
+        sizes = zip(answer.shape, wanted, strict=False)
+        if answer.ndim != len(wanted) or any(has not in (1, size) for has, size in sizes):
             raise MaskError(
                 _("the custom rule {name!r} answered with shape {shape}, not {wanted}").format(
                     name=self.name, shape=tuple(answer.shape), wanted=tuple(wanted)
                 ),
                 where=where,
                 why=_("one answer per query and key: its two arguments broadcast"),
-                fix=_("compute with both arguments, as in (q_slot - k_slot) < 4"),
+                fix=_("compare the arguments as they come, as in (q_slot - k_slot) < 4"),
             )
-        return answer
+        return answer.expand(wanted)
 
     def __repr__(self) -> str:
         rule = tuple(self.rule.shape) if isinstance(self.rule, Tensor) else "function"
