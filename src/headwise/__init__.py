@@ -1,0 +1,72 @@
+"""Headwise, the attention workbench: is this attention layer right, and if not, what is wrong?
+
+The public names are resolved on first use, so that ``import headwise`` (and with it
+``headwise --help``) imports neither torch nor any other heavy library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Alibi": "headwise.spec",
+    "AttentionSpec": "headwise.spec",
+    "Causal": "headwise.masks",
+    "Custom": "headwise.masks",
+    "Documents": "headwise.masks",
+    "HeadwiseError": "headwise.errors",
+    "Learned": "headwise.spec",
+    "Mask": "headwise.masks",
+    "Padding": "headwise.masks",
+    "Prefix": "headwise.masks",
+    "QkNorm": "headwise.spec",
+    "RelativeBias": "headwise.spec",
+    "Rope": "headwise.spec",
+    "Sinusoidal": "headwise.spec",
+    "Window": "headwise.masks",
+    "trace": "headwise.verifier.api",
+    "verify": "headwise.verifier.api",
+}
+
+__all__ = [
+    "Alibi",
+    "AttentionSpec",
+    "Causal",
+    "Custom",
+    "Documents",
+    "HeadwiseError",
+    "Learned",
+    "Mask",
+    "Padding",
+    "Prefix",
+    "QkNorm",
+    "RelativeBias",
+    "Rope",
+    "Sinusoidal",
+    "Window",
+    "trace",
+    "verify",
+]
+
+if TYPE_CHECKING:
+    from headwise.errors import HeadwiseError
+    from headwise.masks import Causal, Custom, Documents, Mask, Padding, Prefix, Window
+    from headwise.spec import (
+        Alibi,
+        AttentionSpec,
+        Learned,
+        QkNorm,
+        RelativeBias,
+        Rope,
+        Sinusoidal,
+    )
+    from headwise.verifier.api import trace, verify
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'headwise' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,1 @@
+"""Is this attention right? If not: what is wrong, on which line, how is it fixed?"""

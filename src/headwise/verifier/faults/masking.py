@@ -1,0 +1,560 @@
+"""Faults of the mask: M."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from headwise.reference import StageFunction, Trace
+from headwise.reference.definition import aggregate, normalise, project_output
+from headwise.reference.setting import Setting
+from headwise.spec import AttentionSpec
+from headwise.texts import mark as N_
+from headwise.verifier.faults.catalogue import Fault, Variant, register
+
+Rule = Callable[[Setting], Tensor]
+NEAR_ZERO = (1e-9, -1e-9, 1e-6, -1e-6, -1.0, -10.0)
+"""Numbers seen where a very large negative one was meant, tried for M14."""
+
+
+class Skip(Exception):
+    """A variant does not apply to this run: it would not change anything."""
+
+
+# ------------------------------------------------------------------ how cells are hidden
+def plain_softmax(t: Trace, s: Setting) -> None:
+    """Softmax as most code has it: a row of −∞ gives NaN."""
+    if s.spec.sinks:
+        normalise(t, s)
+    else:
+        t.weights = t.masked_scores.softmax(-1)
+
+
+FILLS: dict[str, tuple[str, float]] = {
+    "empty rows zero": ("zero", -math.inf),
+    "fill -inf": ("fill", -math.inf),
+    "fill lowest": ("fill", torch.finfo(torch.float64).min),
+    "fill -1e9": ("fill", -1e9),
+    "add lowest": ("add", torch.finfo(torch.float64).min),
+    "add -1e9": ("add", -1e9),
+    "add -1e4": ("add", -1e4),
+}
+"""How a hidden cell is written, by label: replaced or added, and with which number."""
+
+
+def hiding(rule: Rule, how: str) -> dict[str, StageFunction]:
+    """Stages that hide what ``rule`` does not allow, in one of the ways of ``FILLS``."""
+    kind, value = FILLS[how]
+
+    def mask(t: Trace, s: Setting) -> None:
+        t.visible = rule(s)
+        if kind == "add":
+            t.masked_scores = t.scores + torch.zeros_like(t.scores).masked_fill(~t.visible, value)
+        else:
+            t.masked_scores = t.scores.masked_fill(~t.visible, value)
+
+    return {"mask": mask, "softmax": normalise if kind == "zero" else plain_softmax}
+
+
+def variants(rule: Rule, label: str = "", hows: Iterable[str] = FILLS) -> Iterable[Variant]:
+    """One variant per way of hiding."""
+    for how in hows:
+        yield Variant(f"{label}, {how}" if label else how, hiding(rule, how))
+
+
+def swap_rule(name: str, new: Callable[[Setting], Tensor]) -> Rule:
+    """All rules of the definition, with one replaced."""
+
+    def rule(s: Setting) -> Tensor:
+        if name not in s.rules:
+            raise Skip(name)
+        return s.visible(**{name: new(s)})
+
+    return rule
+
+
+def drop_rule(*names: str) -> Rule:
+    """All rules of the definition, without some."""
+
+    def rule(s: Setting) -> Tensor:
+        if not set(names) & set(s.rules):
+            raise Skip(str(names))
+        return s.visible(without=names)
+
+    return rule
+
+
+FEW = ("empty rows zero", "fill -inf", "fill lowest", "add -1e9", "add lowest")
+
+
+# ------------------------------------------------------------------ padding masks
+def keep_of(s: Setting) -> Tensor:
+    if s.inputs.keep is None:
+        raise Skip("padding")
+    return s.inputs.keep
+
+
+def polarity(spec: AttentionSpec) -> Iterable[Variant]:
+    for name in ("padding", "custom"):
+        rule = swap_rule(name, lambda s, name=name: ~s.rules[name])  # type: ignore[misc]
+        yield from variants(rule, "" if name == "padding" else "mask argument", FEW)
+
+
+def on_query_axis(spec: AttentionSpec) -> Iterable[Variant]:
+    yield from variants(swap_rule("padding", lambda s: keep_of(s)[:, None, :, None]), hows=FEW)
+
+
+def on_head_axis(spec: AttentionSpec) -> Iterable[Variant]:
+    yield from variants(swap_rule("padding", lambda s: keep_of(s)[:, :, None, None]), hows=FEW)
+
+
+def ignored(spec: AttentionSpec) -> Iterable[Variant]:
+    yield from variants(drop_rule("padding"), hows=("empty rows zero", "fill lowest"))
+
+
+def dropped_by_causal(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.is_causal:
+        yield from variants(
+            drop_rule("padding"), "causal wins", ("empty rows zero", "fill lowest")
+        )
+
+        def causal_gone(s: Setting) -> Tensor:
+            keep_of(s)
+            return s.visible(without=("causal",))
+
+        yield from variants(causal_gone, "padding wins", FEW)
+
+
+def other_samples(spec: AttentionSpec) -> Iterable[Variant]:
+    def per_head(s: Setting) -> Tensor:
+        keep, heads = keep_of(s), s.spec.num_heads
+        index = torch.arange(keep.shape[0] * heads) % keep.shape[0]
+        return keep[index].view(keep.shape[0], heads, 1, -1)
+
+    yield from variants(swap_rule("padding", per_head), hows=FEW)
+
+
+def query_mask(spec: AttentionSpec) -> Iterable[Variant]:
+    def rule(s: Setting) -> Tensor:
+        if s.inputs.query_keep is None or s.inputs.context is None:
+            raise Skip("cross")
+        return s.inputs.query_keep[:, None, None, :]
+
+    yield from variants(swap_rule("padding", rule), hows=FEW)
+
+
+def rows_blanked(spec: AttentionSpec) -> Iterable[Variant]:
+    def rows_of(s: Setting) -> Tensor:
+        keep, q_len = keep_of(s), s.inputs.q_len
+        rows = torch.zeros(keep.shape[0], q_len, dtype=torch.bool)
+        shared = min(q_len, keep.shape[1])
+        rows[:, :shared] = keep[:, :shared]
+        return rows
+
+    def blanked_context(t: Trace, s: Setting) -> None:
+        aggregate(t, s)
+        t.context = t.context * rows_of(s)[:, None, :, None]
+
+    def blanked_output(t: Trace, s: Setting) -> None:
+        project_output(t, s)
+        rows = rows_of(s)
+        t.output = t.output * (rows[..., None] if s.inputs.x is not None else rows[:, None, :, None])
+
+    def one_index_set(t: Trace, s: Setting) -> None:
+        # the last Tq entries of the key mask choose rows of queries, keys and values alike
+        keep, q_len, kv_len = keep_of(s), s.inputs.q_len, s.inputs.kv_len
+        chosen = keep[:, -q_len:]
+        keys = torch.zeros(keep.shape[0], kv_len, dtype=torch.bool)
+        rows = torch.zeros(keep.shape[0], q_len, dtype=torch.bool)
+        keys[:, : chosen.shape[1]], rows[:, : chosen.shape[1]] = chosen, chosen
+        t.visible = s.visible(padding=keys[:, None, None, :]) & rows[:, None, :, None]
+        t.masked_scores = t.scores.masked_fill(~t.visible, -math.inf)
+
+    yield Variant("rows of the context are zero", {"aggregate": blanked_context})
+    yield Variant("rows of the output are zero", {"output": blanked_output})
+    yield Variant("one index set for queries and keys", {"mask": one_index_set})
+
+
+# ------------------------------------------------------------------ causal masks
+def distance(s: Setting) -> Tensor:
+    """Key slot minus query slot, (Tq, Tk), the last query at the last key."""
+    q_len, kv_len = s.inputs.q_len, s.inputs.kv_len
+    return torch.arange(kv_len)[None] - (torch.arange(q_len)[:, None] + kv_len - q_len)
+
+
+def causal_missing(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.is_causal:
+        yield from variants(drop_rule("causal"), hows=FEW)
+
+
+def causal_moved(offset: int) -> Callable[[AttentionSpec], Iterable[Variant]]:
+    def moved(spec: AttentionSpec) -> Iterable[Variant]:
+        if spec.is_causal:
+            yield from variants(swap_rule("causal", lambda s: distance(s) <= offset))
+
+    return moved
+
+
+def from_start(s: Setting) -> Tensor:
+    q_len, kv_len = s.inputs.q_len, s.inputs.kv_len
+    return torch.arange(kv_len)[None] <= torch.arange(q_len)[:, None]
+
+
+def causal_from_start(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.is_causal:
+        yield from variants(swap_rule("causal", from_start), hows=FEW)
+
+
+def causal_reversed(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.is_causal:
+        yield from variants(swap_rule("causal", lambda s: distance(s) > 0), "strictly later")
+        yield from variants(swap_rule("causal", lambda s: distance(s) >= 0), "itself and later")
+
+
+def causal_not_wanted(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.is_causal:
+        return
+
+    def always(s: Setting) -> Tensor:
+        return s.visible() & (distance(s) <= 0)
+
+    def started(s: Setting) -> Tensor:
+        return s.visible() & from_start(s)
+
+    def without_mask(s: Setting) -> Tensor:
+        return s.visible() & from_start(s) if not s.rules else s.visible()
+
+    yield from variants(always, "", FEW)
+    yield from variants(started, "from the start", FEW)
+    yield from variants(without_mask, "only when no mask is given", FEW)
+
+
+# ------------------------------------------------------------------ how a mask is applied
+def rules_in_use(s: Setting, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
+    """(what the named rules allow, what the other rules allow)."""
+    chosen = [name for name in names if name in s.rules]
+    if not chosen:
+        raise Skip(str(names))
+    others = s.visible(without=tuple(chosen))
+    these = s.visible(without=tuple(name for name in s.rules if name not in chosen))
+    return these, others
+
+
+SCOPES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("all", ("causal", "window", "padding", "documents", "custom")),
+    ("padding", ("padding",)),
+    ("causal", ("causal",)),
+)
+
+
+def after_softmax(spec: AttentionSpec) -> Iterable[Variant]:
+    for label, names in SCOPES:
+
+        def mask(t: Trace, s: Setting, names: tuple[str, ...] = names) -> None:
+            _these, others = rules_in_use(s, names)
+            t.visible = others
+            t.masked_scores = t.scores.masked_fill(~others, -math.inf)
+
+        def softmax(t: Trace, s: Setting, names: tuple[str, ...] = names) -> None:
+            normalise(t, s)
+            t.weights = t.weights * rules_in_use(s, names)[0]
+
+        yield Variant(label, {"mask": mask, "softmax": softmax})
+
+
+def applied(change: Callable[[Tensor, Tensor], Tensor], label: str) -> Iterable[Variant]:
+    """Variants that change the scores by a rule in another way than hiding: change(x, allowed)."""
+    for scope, names in SCOPES:
+
+        def mask(t: Trace, s: Setting, names: tuple[str, ...] = names) -> None:
+            these, others = rules_in_use(s, names)
+            t.visible = others
+            t.masked_scores = change(t.scores, these).masked_fill(~others, -math.inf)
+
+        yield Variant(f"{scope}, {label}" if label else scope, {"mask": mask})
+
+
+def multiplied(spec: AttentionSpec) -> Iterable[Variant]:
+    yield from applied(lambda x, allowed: x * allowed, "")
+
+
+def near_zero(spec: AttentionSpec) -> Iterable[Variant]:
+    for value in NEAR_ZERO:
+        yield from applied(
+            lambda x, allowed, value=value: x.masked_fill(~allowed, value),  # type: ignore[misc]
+            f"filled with {value:g}",
+        )
+        if abs(value) < 1:
+            yield from applied(
+                lambda x, allowed, value=value: x + value * ~allowed,  # type: ignore[misc]
+                f"{value:g} added",
+            )
+
+
+def as_numbers(spec: AttentionSpec) -> Iterable[Variant]:
+    yield from applied(lambda x, allowed: x + allowed.to(x.dtype), "1 added where visible")
+    yield from applied(lambda x, allowed: x + (~allowed).to(x.dtype), "1 added where hidden")
+
+
+# ------------------------------------------------------------------ windows, documents
+def window_off(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.window is None:
+        return
+    left, right = spec.window
+    for label, a, b in (("left", 1, 0), ("left", -1, 0), ("right", 0, 1), ("right", 0, -1)):
+
+        def moved(s: Setting, a: int = a, b: int = b) -> Tensor:
+            gap = distance(s)
+            seen = torch.ones_like(gap, dtype=torch.bool)
+            if left is not None:
+                seen = seen & (-gap <= left + a)
+            if right is not None:
+                seen = seen & (gap <= right + b)
+            return seen
+
+        yield from variants(swap_rule("window", moved), f"{label} {a + b:+d}", FEW)
+
+
+def window_ignored(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.window is not None:
+        yield from variants(drop_rule("window"), hows=FEW)
+
+
+def documents_leak(spec: AttentionSpec) -> Iterable[Variant]:
+    yield from variants(drop_rule("documents"), hows=FEW)
+
+    def slots(function: StageFunction) -> StageFunction:
+        def stage(t: Trace, s: Setting) -> None:
+            function(t, s.with_inputs(documents=None))
+
+        return stage
+
+    from headwise.reference.definition import apply_positions, read_input, score
+
+    rule = hiding(drop_rule("documents"), "fill -inf")
+    yield Variant(
+        "positions not restarted",
+        {
+            "input": slots(read_input),
+            "positions": slots(apply_positions),
+            "scores": slots(score),
+            **rule,
+        },
+    )
+
+
+# ------------------------------------------------------------------ rows without a visible key
+def doubled_planes(t: Trace, s: Setting) -> None:
+    """One plane of the lowest number per rule, all added: two make −∞."""
+    t.visible = s.visible()
+    lowest = torch.finfo(t.scores.dtype).min
+    plane = torch.zeros_like(t.scores)
+    for rule in s.rules.values():
+        plane = plane + torch.zeros_like(t.scores).masked_fill(~rule, lowest)
+    t.masked_scores = t.scores + plane
+
+
+register(
+    Fault(
+        code="M01",
+        name="mask-polarity-inverted",
+        undeclared="convention",
+        point="padding_mask",
+        shown_by=("pad", "plain"),
+        what=N_("visible and hidden are exchanged in a mask argument"),
+        variants=polarity,
+    ),
+    Fault(
+        code="M02",
+        name="padding-mask-on-query-axis",
+        shown_by=("pad",),
+        what=N_("the padding mask lies on the query axis, [B,1,T,1]: it hides no key"),
+        variants=on_query_axis,
+    ),
+    Fault(
+        code="M03",
+        name="padding-mask-on-head-axis",
+        shown_by=("collide", "pad"),
+        what=N_("the padding mask lies on the head axis, [B,T,1,1]: it hides whole heads"),
+        variants=on_head_axis,
+    ),
+    Fault(
+        code="M04",
+        name="padding-mask-ignored",
+        rank=60,
+        shown_by=("pad",),
+        what=N_("the padding mask is accepted and has no effect"),
+        variants=ignored,
+    ),
+    Fault(
+        code="M05",
+        name="causal-mask-missing",
+        point="causal",
+        shown_by=("plain",),
+        what=N_("the layer sees the future"),
+        variants=causal_missing,
+    ),
+    Fault(
+        code="M06",
+        name="causal-sees-next-token",
+        shown_by=("plain",),
+        what=N_("the causal mask is off by one and shows the next token"),
+        variants=causal_moved(1),
+    ),
+    Fault(
+        code="M07",
+        name="causal-hides-self",
+        shown_by=("plain",),
+        what=N_("the causal mask is off by one and hides the token itself; row 0 is empty"),
+        variants=causal_moved(-1),
+    ),
+    Fault(
+        code="M08",
+        name="causal-aligned-to-start",
+        undeclared="convention",
+        point="causal",
+        shown_by=("Tq<Tk",),
+        what=N_("the causal mask starts at the first key although there are fewer queries than keys"),
+        variants=causal_from_start,
+    ),
+    Fault(
+        code="M09",
+        name="causal-reversed",
+        shown_by=("plain",),
+        what=N_("the causal mask is reversed: only the future is visible"),
+        variants=causal_reversed,
+    ),
+    Fault(
+        code="M10",
+        name="causal-not-wanted",
+        shown_by=("plain",),
+        what=N_("a bidirectional layer is causal"),
+        variants=causal_not_wanted,
+    ),
+    Fault(
+        code="M12",
+        name="mask-after-softmax",
+        shown_by=("pad",),
+        what=N_("weights are zeroed after the softmax without renormalising"),
+        variants=after_softmax,
+    ),
+    Fault(
+        code="M13",
+        name="mask-multiplied-into-scores",
+        rank=45,
+        shown_by=("pad",),
+        what=N_("the mask is multiplied into the scores: hidden keys get score 0, not −∞"),
+        variants=multiplied,
+    ),
+    Fault(
+        code="M14",
+        name="mask-fill-near-zero",
+        shown_by=("pad",),
+        what=N_("hidden scores are filled with a small number instead of −∞"),
+        variants=near_zero,
+    ),
+    Fault(
+        code="M15",
+        name="mask-fill-too-weak",
+        undeclared="hazard",
+        shown_by=("big", "pad"),
+        what=N_("the number that hides a score is finite and weaker than real scores can be"),
+    ),
+    Fault(
+        code="M16",
+        name="mask-added-as-numbers",
+        shown_by=("pad",),
+        what=N_("a 0/1 or boolean mask is added to the scores"),
+        variants=as_numbers,
+    ),
+    Fault(
+        code="M17",
+        name="padding-dropped-by-causal-flag",
+        rank=55,
+        shown_by=("left",),
+        what=N_("one of causal and padding mask replaces the other instead of being combined"),
+        variants=dropped_by_causal,
+    ),
+    Fault(
+        code="M18",
+        name="padding-mask-batch-order",
+        shown_by=("pad",),
+        what=N_("the padding mask's copies per head are in the wrong order: samples use each other's"),
+        variants=other_samples,
+    ),
+    Fault(
+        code="M20",
+        name="mask-lost-on-weights-path",
+        shown_by=("weights",),
+        what=N_("asking for the weights takes a path without the mask"),
+    ),
+    Fault(
+        code="M21",
+        name="window-off-by-one",
+        undeclared="convention",
+        point="window",
+        shown_by=("plain",),
+        what=N_("the window is one key too wide or too narrow"),
+        variants=window_off,
+    ),
+    Fault(
+        code="M22",
+        name="window-ignored",
+        shown_by=("plain",),
+        what=N_("a sliding window is specified and not applied"),
+        variants=window_ignored,
+    ),
+    Fault(
+        code="M23",
+        name="documents-leak",
+        shown_by=("docs",),
+        what=N_("packed documents see each other"),
+        variants=documents_leak,
+    ),
+    Fault(
+        code="M24",
+        name="cross-uses-query-mask",
+        shown_by=("cross",),
+        what=N_("the context is masked with the padding mask of the queries"),
+        variants=query_mask,
+    ),
+    Fault(
+        code="M25",
+        name="key-mask-zeroes-queries",
+        shown_by=("cross",),
+        what=N_("the padding mask of the keys also blanks rows of queries"),
+        variants=rows_blanked,
+    ),
+    Fault(
+        code="M26",
+        name="empty-row-nan",
+        undeclared="hazard",
+        shown_by=("left", "grad"),
+        what=N_("a query with nothing visible gives NaN, in the output or in the gradient"),
+    ),
+    Fault(
+        code="M27",
+        name="empty-row-uniform",
+        undeclared="convention",
+        point="empty_rows",
+        shown_by=("left",),
+        what=N_("a query with nothing visible gives an average of values instead of zero"),
+    ),
+    Fault(
+        code="M28",
+        name="additive-masks-overflow",
+        undeclared="hazard",
+        shown_by=("half", "left"),
+        what=N_("additive masks are summed and overflow to −∞: empty rows become NaN"),
+    ),
+    Fault(
+        code="M29",
+        name="hidden-values-leak-nan",
+        undeclared="hazard",
+        shown_by=("pad",),
+        what=N_("0 · NaN from hidden positions reaches the output"),
+    ),
+)

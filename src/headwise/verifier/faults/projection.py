@@ -1,0 +1,339 @@
+"""Faults of the projections: P (what q, k and v are made from) and O (the way back)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from headwise.reference import Parameters, StageFunction, Trace
+from headwise.reference.definition import (
+    apply_positions,
+    normalise_last,
+    project,
+    project_output,
+    read_input,
+)
+from headwise.reference.setting import Setting
+from headwise.spec import AttentionSpec
+from headwise.texts import mark as N_
+from headwise.verifier.faults.catalogue import Fault, Variant, one, register, under
+
+
+# ------------------------------------------------------------------ which matrix is which
+def swapped(first: str, second: str) -> StageFunction:
+    """Two of q, k, v exchanged after the projection."""
+
+    def stage(t: Trace, s: Setting) -> None:
+        project(t, s)
+        a, b = f"{first}_flat", f"{second}_flat"
+        was_a, was_b = getattr(t, a), getattr(t, b)
+        setattr(t, a, was_b)
+        setattr(t, b, was_a)
+
+    return stage
+
+
+def query_key_swapped(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.num_heads == spec.num_kv_heads:
+        yield Variant("", {"projection": swapped("q", "k")})
+
+
+def key_value_swapped(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.head_dim == spec.v_head_dim:
+        yield Variant("", {"projection": swapped("k", "v")})
+
+
+def packed_sizes(spec: AttentionSpec) -> tuple[int, int, int]:
+    """Rows of q, k and v in a fused matrix."""
+    return (
+        spec.num_heads * spec.head_dim,
+        spec.num_kv_heads * spec.head_dim,
+        spec.num_kv_heads * spec.v_head_dim,
+    )
+
+
+def per_head_index(spec: AttentionSpec) -> Tensor:
+    """Positions, in the order q | k | v, of what a matrix packed per key/value head holds."""
+    n_q, n_k, _n_v = packed_sizes(spec)
+    groups, r = spec.num_kv_heads, spec.group_size
+    q = torch.arange(n_q).view(groups, r * spec.head_dim)
+    k = n_q + torch.arange(n_k).view(groups, spec.head_dim)
+    v = n_q + n_k + torch.arange(groups * spec.v_head_dim).view(groups, spec.v_head_dim)
+    return torch.cat([q, k, v], dim=1).flatten()
+
+
+def repacked(index: Tensor) -> StageFunction:
+    """The fused projection read through a permutation of its channels."""
+
+    def stage(t: Trace, s: Setting) -> None:
+        project(t, s)
+        fused = torch.cat([t.q_flat, t.k_flat, t.v_flat], dim=-1)[..., index]
+        t.q_flat, t.k_flat, t.v_flat = fused.split(packed_sizes(s.spec), dim=-1)
+
+    return stage
+
+
+def packed_order(spec: AttentionSpec) -> Iterable[Variant]:
+    index = per_head_index(spec)
+    yield Variant("per head, read as blocks", {"projection": repacked(index)})
+    yield Variant("blocks, read per head", {"projection": repacked(index.argsort())})
+    sizes = packed_sizes(spec)
+    if len(set(sizes)) == 1:
+        blocks = torch.arange(sum(sizes)).split(sizes)
+        for order in ((1, 2, 0), (2, 0, 1)):
+            name = "".join("qkv"[i] for i in order)
+            turned = torch.cat([blocks[i] for i in order])
+            yield Variant(f"blocks in order {name}", {"projection": repacked(turned)})
+
+
+# ------------------------------------------------------------------ matrices and biases
+def with_parameters(function: StageFunction, **names: str) -> StageFunction:
+    """A stage that sees changed parameters: ``transpose`` or ``drop`` by name."""
+
+    def stage(t: Trace, s: Setting) -> None:
+        changes: dict[str, Tensor | None] = {}
+        for name, action in names.items():
+            value = getattr(s.parameters, name)
+            if value is not None:
+                changes[name] = value.transpose(0, 1) if action == "transpose" else None
+        function(t, s.with_parameters(**changes))
+
+    return stage
+
+
+def weight_transposed(spec: AttentionSpec) -> Iterable[Variant]:
+    square = {
+        "q": spec.d_model == spec.num_heads * spec.head_dim,
+        "k": spec.d_context == spec.num_kv_heads * spec.head_dim,
+        "v": spec.d_values == spec.num_kv_heads * spec.v_head_dim,
+    }
+    names = [name for name, is_square in square.items() if is_square]
+    for count in range(1, len(names) + 1):
+        for chosen in itertools.combinations(names, count):
+            action = dict.fromkeys(chosen, "transpose")
+            yield Variant("".join(chosen), {"projection": with_parameters(project, **action)})
+    if spec.d_model == spec.num_heads * spec.v_head_dim:
+        turned = with_parameters(project_output, o="transpose")
+        yield Variant("o", {"output": turned})
+        if len(names) == 3:
+            action = dict.fromkeys(names, "transpose")
+            yield Variant(
+                "qkvo", {"projection": with_parameters(project, **action), "output": turned}
+            )
+
+
+def bias_dropped(spec: AttentionSpec) -> Iterable[Variant]:
+    for count in range(1, 4):
+        for chosen in itertools.combinations("qkv", count):
+            action = {f"{name}_bias": "drop" for name in chosen}
+            yield Variant("".join(chosen), {"projection": with_parameters(project, **action)})
+
+
+def rotary_rows(heads: int, width: int) -> Tensor | None:
+    """Order of rows that turns neighbours into halves, for a matrix cut into ``heads``."""
+    if width % (2 * heads):
+        return None
+    return torch.arange(width).view(heads, -1, 2).transpose(1, 2).flatten()
+
+
+def rows_permuted_wrongly(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.rope is None or spec.group_size == 1:
+        return
+    width = spec.num_kv_heads * spec.head_dim
+    right, wrong = rotary_rows(spec.num_kv_heads, width), rotary_rows(spec.num_heads, width)
+    if right is None or wrong is None:
+        return
+    for label, index in (
+        ("to halves", right.argsort()[wrong]),
+        ("to neighbours", right[wrong.argsort()]),
+    ):
+
+        def stage(t: Trace, s: Setting, index: Tensor = index) -> None:
+            project(t, s)
+            t.k_flat = t.k_flat[..., index]
+
+        yield Variant(label, {"projection": stage})
+
+
+# ------------------------------------------------------------------ qk-norm
+def gains_unused(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.qk_norm is None:
+        return
+    for chosen in (("q_norm", "k_norm"), ("q_norm",), ("k_norm",)):
+        action = dict.fromkeys(chosen, "drop")
+        yield Variant(
+            " and ".join(chosen), {"positions": with_parameters(apply_positions, **action)}
+        )
+
+
+def norm_across_heads(spec: AttentionSpec) -> Iterable[Variant]:
+    norm = spec.qk_norm
+    if norm is None:
+        return
+
+    def all_heads(x: Tensor, gain: Tensor | None) -> Tensor:
+        flat = normalise_last(x.transpose(1, 2).flatten(2), norm, None)
+        heads = flat.unflatten(2, (x.shape[1], -1)).transpose(1, 2)
+        return heads if gain is None else heads * gain
+
+    def stage(t: Trace, s: Setting) -> None:
+        plain = under(apply_positions, qk_norm=None)
+        w = s.parameters
+        if norm.order == "before-rope":
+            t.q, t.k = all_heads(t.q, w.q_norm), all_heads(t.k, w.k_norm)
+            plain(t, s)
+        else:
+            plain(t, s)
+            t.q_pos, t.k_pos = all_heads(t.q_pos, w.q_norm), all_heads(t.k_pos, w.k_norm)
+
+    yield Variant("", {"positions": stage})
+
+
+def norm_other_side(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.qk_norm is not None and spec.rope is not None:
+        other = {"before-rope": "after-rope", "after-rope": "before-rope"}[spec.qk_norm.order]
+        norm = dataclasses.replace(spec.qk_norm, order=other)
+        yield Variant("", {"positions": under(apply_positions, qk_norm=norm)})
+
+
+# ------------------------------------------------------------------ cross attention
+def context_ignored(spec: AttentionSpec) -> Iterable[Variant]:
+    def from_queries(*names: str) -> StageFunction:
+        def stage(t: Trace, s: Setting) -> None:
+            read_input(t, s)
+            if s.inputs.context is not None:
+                for name in names:
+                    setattr(t, name, t.x_q)
+
+        return stage
+
+    yield Variant("keys and values", {"input": from_queries("x_kv", "x_v")})
+    yield Variant("keys", {"input": from_queries("x_kv")})
+    yield Variant("values", {"input": from_queries("x_v")})
+
+
+# ------------------------------------------------------------------ output
+def output_missing(t: Trace, s: Setting) -> None:
+    t.output = t.context if s.inputs.x is None else t.merged
+
+
+def output_bias_dropped(t: Trace, s: Setting) -> None:
+    project_output(t, Setting(s.spec, _without_output_bias(s.parameters), s.inputs))
+
+
+def _without_output_bias(parameters: Parameters) -> Parameters:
+    return dataclasses.replace(parameters, o_bias=None)
+
+
+def residual_included(t: Trace, s: Setting) -> None:
+    project_output(t, s)
+    if s.inputs.x is not None:
+        t.output = t.output + s.inputs.x
+
+
+register(
+    Fault(
+        code="P01",
+        name="query-key-swapped",
+        point="weights",
+        shown_by=("two",),
+        what=N_("the query and key projections are exchanged, so the scores come out transposed"),
+        variants=query_key_swapped,
+    ),
+    Fault(
+        code="P02",
+        name="key-value-swapped",
+        undeclared="convention",
+        point="weights",
+        shown_by=("one",),
+        what=N_("the key and value projections are exchanged"),
+        variants=key_value_swapped,
+    ),
+    Fault(
+        code="P03",
+        name="packed-order-mismatch",
+        undeclared="convention",
+        point="weights",
+        shown_by=("one", "plain"),
+        what=N_("the fused qkv matrix is packed in one order and read in another"),
+        variants=packed_order,
+    ),
+    Fault(
+        code="P04",
+        name="weight-transposed",
+        point="weights",
+        shown_by=("one",),
+        what=N_("a projection multiplies with its weight transposed; square sizes hide it"),
+        variants=weight_transposed,
+    ),
+    Fault(
+        code="P05",
+        name="projection-bias-dropped",
+        shown_by=("one", "plain"),
+        what=N_("the bias of a q, k or v projection exists and has no effect"),
+        variants=bias_dropped,
+    ),
+    Fault(
+        code="P06",
+        name="rope-permutation-wrong-heads",
+        shown_by=("plain",),
+        what=N_("the rows of W_K are permuted for rotary with the wrong number of heads"),
+        variants=rows_permuted_wrongly,
+    ),
+    Fault(
+        code="P07",
+        name="unused-parameter",
+        rank=80,
+        shown_by=("plain",),
+        what=N_("a parameter that the definition uses never influences the output"),
+        variants=gains_unused,
+    ),
+    Fault(
+        code="P08",
+        name="qk-norm-across-heads",
+        shown_by=("plain",),
+        what=N_("the statistics of qk-norm are shared by all heads"),
+        variants=norm_across_heads,
+    ),
+    Fault(
+        code="P09",
+        name="qk-norm-wrong-side-of-rope",
+        undeclared="convention",
+        point="qk_norm",
+        shown_by=("plain",),
+        what=N_("queries and keys are normalised on the other side of the rotation"),
+        variants=norm_other_side,
+    ),
+    Fault(
+        code="P10",
+        name="context-ignored",
+        shown_by=("cross",),
+        what=N_("cross attention takes keys or values from the queries' sequence"),
+        variants=context_ignored,
+    ),
+    Fault(
+        code="O01",
+        name="output-projection-missing",
+        shown_by=("one",),
+        what=N_("the context is returned without the output projection"),
+        variants=one("output", output_missing),
+    ),
+    Fault(
+        code="O02",
+        name="output-bias-dropped",
+        shown_by=("one",),
+        what=N_("the bias of the output projection has no effect"),
+        variants=one("output", output_bias_dropped),
+    ),
+    Fault(
+        code="O03",
+        name="residual-included",
+        shown_by=("one",),
+        what=N_("the input is added to the output inside the layer"),
+        variants=one("output", residual_included),
+    ),
+)
