@@ -15,7 +15,6 @@ from headwise.report import Reason
 from headwise.texts import LANGUAGES, current_language
 from headwise.texts import translate as _
 
-
 USAGE, CANNOT_RUN, INTERNAL, INTERRUPTED = 2, 3, 70, 130
 """Exit codes beside those of a verdict (`headwise.report.EXIT_CODES`)."""
 
