@@ -98,7 +98,7 @@ UNTOUCHED = {
     "integers become float32": (lambda: torch.arange(3).float(), LOW),
     "integers by to": (lambda: torch.arange(3).to(LOW), LOW),
     "softmax of float32": (lambda: torch.softmax(SINGLE, -1, dtype=LOW), LOW),
-    "half to float32": (lambda: HALF.float(), LOW),
+    "half to float32": (HALF.float, LOW),
     "float64 to half": (lambda: values().half(), torch.float16),
     "float64 to bfloat16": (lambda: values().to(torch.bfloat16), torch.bfloat16),
     "softmax in half": (lambda: torch.softmax(values(), -1, dtype=torch.half), torch.half),
