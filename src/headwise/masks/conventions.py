@@ -194,7 +194,9 @@ def _write_table(
 
 _BROADCASTS = N_("broadcasts to (B, H, Tq, Tk)")
 _MAY_BE_SHORT = N_("broadcasts to (B, H, Tq, Tk); keys missing at the end are hidden")
-_MHA_EMPTY = N_("NaN; zeros before the output projection in training without weights")
+_MHA_EMPTY = N_(
+    "NaN with weights or on the fast path of inference, else zeros before the output projection"
+)
 
 CONVENTIONS: Registry[Convention] = Registry("mask convention")
 
