@@ -64,6 +64,7 @@ def command() -> click.Command:
     @click.group(
         name="bench", cls=messages.Group, help=_("Measure the verifier on a folder of known cases.")
     )
+    @messages.language_flag
     def bench() -> None:
         pass
 

@@ -161,7 +161,7 @@ def _matrix(block: Matrix) -> RenderableType:
 
 def _cell(value: float | None, largest: float) -> str:
     if value is None:
-        return "·"
+        return "· "
     if not math.isfinite(value):
         return str(value)
     shade = _SHADES[round(abs(value) / largest * (len(_SHADES) - 1))] if largest else " "
