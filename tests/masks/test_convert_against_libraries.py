@@ -178,3 +178,38 @@ def test_positional_masks_serve_flex_attention():
     dense = flex.create_mask(lambda b, h, q, k: mask.allows(q, k), None, None, 16, 16, device="cpu")
     assert torch.equal(dense, mask.dense(16, 16))
     assert block.kv_num_blocks.item() == 1
+
+
+def onnx_attention(q: torch.Tensor, k: torch.Tensor, raw: torch.Tensor) -> torch.Tensor:
+    """One Attention node of opset 24, run by onnx's own evaluator."""
+    onnx = pytest.importorskip("onnx")
+    evaluator = pytest.importorskip("onnx.reference").ReferenceEvaluator
+    feeds = {"Q": q.float().numpy(), "K": k.float().numpy(), "M": raw.numpy()}
+    kinds = {"M": onnx.TensorProto.BOOL if raw.dtype == torch.bool else onnx.TensorProto.FLOAT}
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Attention", ["Q", "K", "K", "M"], ["Y"])],
+        "attention",
+        [
+            onnx.helper.make_tensor_value_info(
+                name, kinds.get(name, onnx.TensorProto.FLOAT), value.shape
+            )
+            for name, value in feeds.items()
+        ],
+        [onnx.helper.make_tensor_value_info("Y", onnx.TensorProto.FLOAT, None)],
+    )
+    opset = [onnx.helper.make_opsetid("", 24)]
+    model = onnx.helper.make_model(graph, opset_imports=opset)
+    return torch.from_numpy(evaluator(model).run(None, feeds)[0])
+
+
+@pytest.mark.parametrize("name", ["onnx-bool", "onnx-additive"])
+def test_onnx(name: str):
+    q, k = inputs(B, H, TQ, D), inputs(B, H, TK, D, seed=1)
+    sizes = {"q_len": TQ, "kv_len": TK, "batch": B, "num_heads": H}
+    written = to_convention(name, MASKS["causal and padding"], **sizes)
+    short = written[..., :-2]
+    for raw in (written, short):
+        keep = from_convention(name, raw, **sizes).dense(TQ, TK, batch=B)
+        wanted = sdpa(q, k, k, attn_mask=keep)
+        # Float32 against float64, sums of 8 and 5 terms of size 1: some 1e-7 each.
+        assert torch.allclose(onnx_attention(q, k, raw).double(), wanted, rtol=0, atol=2e-6)

@@ -174,7 +174,11 @@ def _read_four_axes(convention: Convention, raw: Tensor, sizes: Sizes) -> Mask:
 
 
 def _read_short_table(convention: Convention, raw: Tensor, sizes: Sizes) -> Mask:
-    """As ``_read_table``; keys missing at the end are hidden."""
+    """As ``_read_table``; keys missing at the end are hidden.
+
+    One entry for several keys is refused like everywhere: ONNX's own evaluator would pad it too and
+    show the first key alone, which its author will hardly have meant.
+    """
     if raw.ndim and 1 < raw.shape[-1] < sizes.kv_len:
         hidden = float("-inf") if raw.is_floating_point() else 0
         missing = raw.new_full((*raw.shape[:-1], sizes.kv_len - raw.shape[-1]), hidden)
