@@ -134,8 +134,7 @@ def report(*findings, verdict="differs"):
             ["verify", "layer.py:Layer", "--window", "-3,0"],
             "headwise: --window can't take this value\n"
             "  where  headwise verify\n"
-            "  why    '-3,0' is not two distances, such as 3,0 for four keys that end\n"
-            "         here\n"
+            "  why    '-3,0' is not two distances, such as 3,0 for four keys that end here\n"
             "  fix    see headwise verify --help\n",
         ),
         (
@@ -228,8 +227,19 @@ def test_only_what_was_said_goes_into_a_request(answers):
     assert (
         run(
             *"verify layer.py:Layer --heads 4 --kv-heads 2 --no-causal --window 3,-".split(),
-            *"--rope halves --scale 0.5 --cross --padding-mask keep --init bias=True --init norm=rms".split(),
-            *["--init", "sizes=(1, 2)", "--case", "left", "--seed", "7", "--timeout", "5"],
+            *"--rope halves --scale 0.5 --cross --padding-mask keep --init bias=True".split(),
+            *[
+                "--init",
+                "norm=rms",
+                "--init",
+                "sizes=(1, 2)",
+                "--case",
+                "left",
+                "--seed",
+                "7",
+                "--timeout",
+                "5",
+            ],
         )
         == 0
     )

@@ -62,9 +62,8 @@ class LazyGroup(messages.Group):
             )
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section(_("Commands")):
-            formatter.write_dl([(name, _(text)) for name, (_module, text) in COMMANDS.items()])
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
+        return [(name, _(text)) for name, (_module, text) in COMMANDS.items()]
 
 
 def build() -> click.Group:

@@ -69,6 +69,16 @@ class Group(_Translated, click.Group):
         super().format_options(ctx, formatter)
         self.format_commands(ctx, formatter)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section(_("Commands")):
+            formatter.write_dl(self.summaries(ctx))
+
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Name and short help of every subcommand."""
+        names = self.list_commands(ctx)
+        commands = [(name, self.get_command(ctx, name)) for name in names]
+        return [(name, found.get_short_help_str(limit=200)) for name, found in commands if found]
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         self.subcommand_metavar = _("COMMAND …")
         return super().collect_usage_pieces(ctx)
