@@ -347,7 +347,7 @@ def load(
         layer=layer,
         layer_name=layer_name,
         file=inspect.getsourcefile(type(layer)),
-        spec=_spec(config, layer),
+        spec=AttentionSpec.from_hf_config(config, layer=getattr(layer, "layer_idx", None) or 0),
         config=config,
         attn_implementation=attn_implementation,
         ends_before_output="o" not in _roles(layer),
@@ -476,15 +476,6 @@ def _quiet(transformers: Any) -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
-
-
-def _spec(config: Any, layer: nn.Module) -> AttentionSpec:
-    """What the configuration says about this layer."""
-    index = getattr(layer, "layer_idx", None)
-    spec = AttentionSpec.from_hf_config(config, layer=index or 0)
-    if getattr(config, "is_decoder", False):  # BERT with the mask of a decoder
-        spec = spec.replace(is_causal=True)
-    return spec
 
 
 # ---------------------------------------------------------------------------------- running
