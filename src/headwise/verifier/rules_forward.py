@@ -1,0 +1,215 @@
+"""Rules for faults that no single tensor gives away, in the forward pass."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from headwise.texts import translate as _
+from headwise.verifier.evidence import Case, Location, departure
+from headwise.verifier.matching import as_array
+from headwise.verifier.recorder import Frame, Operation
+
+FILLS = frozenset({"masked_fill", "masked_fill_", "where", "add", "add_", "mul", "mul_"})
+FACTORS = frozenset({"mul", "mul_", "div", "div_"})
+KERNELS = ("scaled_dot_product", "multi_head_attention", "efficient_attention", "flash_attention")
+
+
+def is_kernel(op: Operation) -> bool:
+    """Whether an operation computes several stages at once."""
+    return any(part in op.name for part in KERNELS)
+
+
+def kernels(case: Case) -> list[Operation]:
+    """Fused kernels of the forward pass."""
+    ops = (*case.recording.calls, *case.recording.ops)
+    return [op for op in ops if is_kernel(op) and op.frames and not op.backward]
+
+
+def mask_storages(case: Case) -> frozenset[int]:
+    """Memory that holds, or was computed from, a mask that the caller handed over."""
+    inputs = case.inputs
+    if inputs is None:
+        return frozenset()
+    given = [mask for mask in (inputs.keep, inputs.documents) if mask is not None]
+    if isinstance(case.a.correct.visible, Tensor):
+        given.append(case.a.correct.visible)
+    wanted = [array for array in map(as_array, given) if array is not None]
+    made = set(case.recording.producers)
+    roots = set()
+    for op in case.recording.ops:
+        for value in (*op.inputs, *op.results):
+            got = case.a.array(value)
+            if got is None or (value.storage in made and got.dtype != bool):
+                continue
+            for array in wanted:
+                same = got.size == array.size and (got.ravel() == array.ravel()).all()
+                flipped = got.dtype == bool and array.dtype == bool and got.size == array.size
+                if same or (flipped and (got.ravel() == ~array.ravel()).all()):
+                    roots.add(value.storage)
+    return case.recording.descendants(roots)
+
+
+def unread_result(case: Case) -> Location | None:
+    """A mask is applied and nobody reads the result."""
+    masks = mask_storages(case)
+    for op in case.recording.ops:
+        if op.backward or not op.frames or op.view or op.in_place or case.recording.is_used(op):
+            continue
+        touches = any(value.storage in masks for value in op.inputs)
+        if op.name in FILLS and (touches or op.name.startswith("masked_fill")):
+            return case.at(op, _("the result of {name} is never used").format(name=op.name))
+    return None
+
+
+def rebound_mask(case: Case) -> Location | None:
+    """A variable that held a mask is bound to something that has nothing to do with it."""
+    masks = mask_storages(case)
+    for bound in case.recording.rebinds:
+        if bound.before not in masks or bound.after in masks:
+            continue
+        if bound.after is None and not bound.to_none:
+            continue
+        frame = Frame(bound.file, bound.line, bound.function, -1)
+        uses = [op for op in kernels(case) if op.frames[0].line > bound.line]
+        return case.on(
+            [frame, *(f for op in uses[:1] for f in op.frames)],
+            _("{name} held the mask and is bound to something else here").format(name=bound.name),
+        )
+    return None
+
+
+def skipped_branch(case: Case) -> Location | None:
+    """Between scores and softmax lies a branch that was not taken."""
+    ops = [op for op in case.a.forward if op.frames]
+    softmaxes = [op for op in ops if "softmax" in op.name]
+    if not softmaxes:
+        return None
+    end = softmaxes[-1].frames[0]
+    scores = [m.op for m in case.a.matches if m.name == "scores" and m.op.frames] or [
+        op
+        for op in ops
+        if op.name in ("bmm", "matmul", "baddbmm") and op.index < softmaxes[-1].index
+    ]
+    starts = [op.frames[0].line for op in scores if op.frames[0].function == end.function]
+    if not starts:
+        return None
+    ran, nothing = case.recording.executed, case.recording.nothing
+    for branch in branches(end.file):
+        body = branch.body[0].lineno
+        if not (starts[0] <= branch.lineno and body <= end.line):
+            continue
+        names = {node.id for node in ast.walk(branch.test) if isinstance(node, ast.Name)}
+        absent = nothing.get((end.file, branch.lineno), frozenset())
+        if (end.file, branch.lineno) in ran and (end.file, body) not in ran and not names <= absent:
+            frames = [Frame(end.file, line, end.function, -1) for line in (branch.lineno, body)]
+            return case.on(frames, _("this branch holds the step and is not taken"))
+    return None
+
+
+def branches(file: str) -> Iterator[ast.If]:
+    """The ``if`` statements of a file; none if it can't be read."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If):
+            yield node
+
+
+def unmasked_softmax(case: Case) -> Location | None:
+    """Where scores become weights without the mask: the softmax, or the fused kernel."""
+    for op in kernels(case):
+        return case.at(op, _("the kernel is called without the mask"))
+    found = departure(case)
+    if found is not None:
+        scores = [m.op for m in case.a.matches if m.name == "scores" and m.op.frames]
+        frames = [f for op in scores[:1] for f in op.frames if f.file == found.file]
+        lines = tuple(dict.fromkeys((*found.lines, *(f.line for f in frames))))
+        reason = _("the scores become weights here without the mask")
+        return Location(found.file, found.line, lines, found.stage, reason)
+    return None
+
+
+def swapped(case: Case) -> Location | None:
+    """Two tensors change places: the statement, in the outermost own function, that names them."""
+    a = case.a
+    for name in ("q", "k", "v", "q_flat", "k_flat", "v_flat", "q_pos", "k_pos"):
+        if name not in a.wrong:
+            continue
+        for op in a.forward:
+            hit = any(
+                (grade := a.names_of(value, op, {name: a.wrong[name]}).get(name)) is not None
+                and grade <= 1
+                for value in op.results
+            )
+            if hit and op.frames:
+                frames = [op.frames[-1], *op.frames]
+                reason = _("what is made here is used as {tensor}").format(tensor=name)
+                return case.on(frames, reason)
+    return None
+
+
+def outermost_departure(case: Case) -> Location | None:
+    """As ``departure``, in the outermost own function: a step that a caller forgot."""
+    a = case.a
+    found = [m for m in a.faulty_matches if m.op.frames and m.name in a.new] or [
+        m for m in a.faulty_matches if m.op.frames
+    ]
+    if not found:
+        return None
+    frames = found[0].op.frames
+    reason = _("{tensor} is made here without the parameter").format(tensor=found[0].name)
+    return case.on([frames[-1], *frames], reason)
+
+
+def one_sided(case: Case) -> Location | None:
+    """Only one of queries and keys is turned: the line that turns it."""
+    a = case.a
+    for name, other in (("q_pos", "k_pos"), ("k_pos", "q_pos")):
+        if other in a.changed and name not in a.changed:
+            made = [m for m in a.producers(name) if m.op.frames and m.grade <= 1]
+            if made:
+                frames = made[0].op.frames
+                reason = _("{tensor} is turned here and its partner is not").format(tensor=name)
+                return case.on([frames[-1], *frames], reason)
+    return None
+
+
+def wrong_factor(case: Case) -> Location | None:
+    """The factor, if it was applied to the queries or keys before the product."""
+    a = case.a
+    found = [m for m in a.faulty_matches if m.name in ("scores", "masked_scores") and m.op.frames]
+    if found and found[0].op.name in FACTORS:
+        return None
+    limit = found[0].op.index if found else len(a.forward)
+    for op in a.forward[:limit]:
+        if (
+            op.name in FACTORS
+            and op.frames
+            and any(_scales(case, op, name) for name in ("q_pos", "k_pos"))
+        ):
+            return case.at(
+                op,
+                _("the factor enters here"),
+                *(match.op for match in found[:1]),
+            )
+    return None
+
+
+def _scales(case: Case, op: Operation, name: str) -> bool:
+    """Whether an operation multiplies a tensor of the definition by a number."""
+    wanted = case.a.right.get(name)
+    if wanted is None or not op.outputs or not wanted.scale:
+        return False
+    got = case.a.array(op.outputs[0])
+    if got is None or got.dtype == bool or got.size != wanted.data.size:
+        return False
+    top = float(abs(got).max())
+    if not 0 < top < float("inf") or abs(top / wanted.scale - 1) < 1e-6:
+        return False
+    return wanted.grade(got * (wanted.scale / top), case.a.tolerances[op.index]) is not None
