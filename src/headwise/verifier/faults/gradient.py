@@ -133,6 +133,15 @@ register(
         name="gradient-cut",
         shown_by=("grad",),
         what=N_("no gradient reaches a parameter or an input"),
+        why=N_(
+            "the forward pass is exact, but what lies before the cut never learns: training stalls "
+            "early, and the gradient of a projection or of the input is None or zero"
+        ),
+        fix=N_(
+            "take detach(), .data and no_grad() out of the path from the parameters to the output"
+        ),
+        bad="k = self.k_proj(x).detach()",
+        good="k = self.k_proj(x)",
         variants=gradient_cut,
     ),
     Fault(
@@ -140,6 +149,14 @@ register(
         name="gradient-ignores-mask",
         shown_by=("grad",),
         what=N_("the backward pass lets gradients reach hidden keys"),
+        why=N_(
+            "the backward pass computes the weights again and forgets the mask, so hidden keys and "
+            "values receive gradients and the model learns from what it must not see. The forward "
+            "pass is exact"
+        ),
+        fix=N_("use the mask of the forward pass in the backward pass as well"),
+        bad="weights = (q @ k.mT * scale - logsumexp).exp()",
+        good="weights = (q @ k.mT * scale - logsumexp).exp().masked_fill(~mask, 0.0)",
         variants=ignores_mask,
     ),
     Fault(
@@ -147,6 +164,14 @@ register(
         name="gradient-softmax-term-missing",
         shown_by=("grad",),
         what=N_("the row-sum term is missing from the backward pass of the softmax"),
+        why=N_(
+            "the derivative of a softmax has two terms. Without the second, raising all scores of "
+            "a row seems to matter, though it changes nothing; only a check of the gradient shows "
+            "it"
+        ),
+        fix=N_("subtract the row's sum of weights · d_weights before multiplying by the weights"),
+        bad="d_scores = weights * d_weights",
+        good="d_scores = weights * (d_weights - (weights * d_weights).sum(dim=-1, keepdim=True))",
         variants=row_sum_missing,
     ),
     Fault(
@@ -154,6 +179,13 @@ register(
         name="gradient-wrong-scale",
         shown_by=("grad",),
         what=N_("the backward pass forgets or repeats the scale"),
+        why=N_(
+            "the gradients of q and k are off by a constant factor, so their projections learn too "
+            "fast or too slowly, while the forward pass is exact"
+        ),
+        fix=N_("multiply the gradient of the scores by the scale exactly once"),
+        bad="d_q, d_k = d_scores @ k, d_scores.mT @ q",
+        good="d_q, d_k = d_scores @ k * scale, d_scores.mT @ q * scale",
         variants=wrong_scale,
     ),
 )

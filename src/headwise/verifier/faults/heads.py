@@ -161,6 +161,14 @@ register(
         name="split-without-transpose",
         shown_by=("plain",),
         what=N_("the heads are split by a bare view, so each head holds a slab of time"),
+        why=N_(
+            "memory holds, token by token, the channels of all heads. Viewed as (B, H, T, D), a "
+            "head gets a stretch of time in which several heads are mixed, and a causal mask hides "
+            "the wrong tokens. Shapes are right and the layer trains"
+        ),
+        fix=N_("view as (B, T, H, D) first, then exchange axes 1 and 2"),
+        bad="q = self.q_proj(x).view(B, H, T, D)",
+        good="q = self.q_proj(x).view(B, T, H, D).transpose(1, 2)",
         variants=split_without_transpose,
     ),
     Fault(
@@ -168,6 +176,13 @@ register(
         name="head-dim-major-split",
         shown_by=("one",),
         what=N_("the channels are split as (head_dim, heads) instead of (heads, head_dim)"),
+        why=N_(
+            "a head gets every H-th channel instead of a block of its own. A layer trained this "
+            "way works; with the weights of a checkpoint every head is a mixture of all"
+        ),
+        fix=N_("split the channels as (heads, head_dim): the head is the slower axis"),
+        bad="q = self.q_proj(x).view(B, T, D, H).permute(0, 3, 1, 2)",
+        good="q = self.q_proj(x).view(B, T, H, D).transpose(1, 2)",
         variants=head_dim_major,
     ),
     Fault(
@@ -176,6 +191,14 @@ register(
         rank=40,
         shown_by=("one",),
         what=N_("grouped heads are tiled 0 1 0 1 instead of repeated 0 0 1 1"),
+        why=N_(
+            "query head h reads key/value head h mod Hkv instead of that of its group. Layers with "
+            "one key/value head, or with one for each query head, agree, so only grouped "
+            "checkpoints turn into noise"
+        ),
+        fix=N_("repeat each key/value head in place: repeat_interleave over the head axis"),
+        bad="k = k_grouped.repeat(1, H // Hkv, 1, 1)",
+        good="k = k_grouped.repeat_interleave(H // Hkv, dim=1)",
         variants=tiled,
     ),
     Fault(
@@ -183,6 +206,14 @@ register(
         name="kv-head-wrong-divisor",
         shown_by=("one",),
         what=N_("query head h reads key/value head h // num_kv_heads"),
+        why=N_(
+            "the divisor has to be the size of a group, num_heads / num_kv_heads. With "
+            "num_kv_heads in its place some key/value heads are read too often and others never; "
+            "if the two numbers happen to be equal, nothing shows"
+        ),
+        fix=N_("divide by the size of a group: h // (num_heads // num_kv_heads)"),
+        bad="k = k_grouped[:, torch.arange(H) // Hkv]",
+        good="k = k_grouped[:, torch.arange(H) // (H // Hkv)]",
         variants=wrong_divisor,
     ),
     Fault(
@@ -190,6 +221,14 @@ register(
         name="kv-repeated-along-time",
         shown_by=("plain",),
         what=N_("keys and values are repeated along time instead of the head axis"),
+        why=N_(
+            "the copies lie along time, and the reshape cuts them at the wrong places: a head "
+            "reads other tokens or another head's keys. The number of elements fits, so nothing "
+            "raises"
+        ),
+        fix=N_("repeat over the head axis, which is axis 1 of (B, Hkv, T, D)"),
+        bad="k = k_grouped.repeat_interleave(H // Hkv, dim=2).reshape(B, H, T, D)",
+        good="k = k_grouped.repeat_interleave(H // Hkv, dim=1)",
         variants=repeated_along_time,
     ),
     Fault(
@@ -197,6 +236,13 @@ register(
         name="batch-head-order",
         shown_by=("batch > 1",),
         what=N_("a flat batch·head axis is unpacked as (head, batch)"),
+        why=N_(
+            "heads of different samples are put together, so a sample's output depends on the "
+            "others of its batch. A batch of one is right, which is how this passes a quick test"
+        ),
+        fix=N_("unpack a flat axis in the order in which it was packed"),
+        bad="out = flat.view(H, B, T, D).transpose(0, 1)  # packed as B * H",
+        good="out = flat.view(B, H, T, D)",
         variants=batch_head_order,
     ),
     Fault(
@@ -206,6 +252,20 @@ register(
         point="batch_first",
         shown_by=("plain",),
         what=N_("the batch and the time axis are exchanged (batch_first)"),
+        why=N_(
+            "a token attends to the same place of the other samples instead of to its own "
+            "sequence: the result depends on what else is in the batch. nn.MultiheadAttention "
+            "reads (T, B, D) unless it is told otherwise"
+        ),
+        fix=N_("give the axes in the order that the layer reads, or set batch_first=True"),
+        bad=(
+            "layer = nn.MultiheadAttention(d_model, H)  # reads (T, B, D)\n"
+            "output, _ = layer(x, x, x)  # x is (B, T, D)"
+        ),
+        good=(
+            "layer = nn.MultiheadAttention(d_model, H, batch_first=True)\n"
+            "output, _ = layer(x, x, x)"
+        ),
         variants=attends_over_batch,
     ),
     Fault(
@@ -213,6 +273,13 @@ register(
         name="merge-without-transpose",
         shown_by=("plain",),
         what=N_("the heads are merged by a bare view, which mixes time and heads"),
+        why=N_(
+            "a token's output is put together from pieces of other tokens and heads. Shapes are "
+            "right, a single head is right, and simple tasks still train"
+        ),
+        fix=N_("exchange axes 1 and 2 first, then flatten heads and channels"),
+        bad="merged = out.reshape(B, T, H * D)  # out is (B, H, T, D)",
+        good="merged = out.transpose(1, 2).reshape(B, T, H * D)",
         variants=one("merge", merge_bare),
     ),
     Fault(
@@ -220,6 +287,13 @@ register(
         name="merge-head-dim-major",
         shown_by=("one",),
         what=N_("the heads are merged as (head_dim, heads) instead of (heads, head_dim)"),
+        why=N_(
+            "W_O expects the channels of a head next to each other and gets them interleaved. A "
+            "layer trained this way works; with the weights of a checkpoint the output is noise"
+        ),
+        fix=N_("merge as (heads, head_dim): the head is the slower axis"),
+        bad="merged = out.permute(0, 2, 3, 1).flatten(2)",
+        good="merged = out.permute(0, 2, 1, 3).flatten(2)",
         variants=one("merge", merge_channel_major),
     ),
 )

@@ -365,6 +365,18 @@ register(
         point="padding_mask",
         shown_by=("pad", "plain"),
         what=N_("visible and hidden are exchanged in a mask argument"),
+        why=N_(
+            "what should be read is hidden and what should be hidden is read: padded batches give "
+            "outputs that hardly vary, and batches without padding have nothing visible. Libraries "
+            "disagree: True means may look in F.scaled_dot_product_attention, ignore in "
+            "nn.MultiheadAttention"
+        ),
+        fix=N_(
+            "hide where the token is padding, and invert the mask on its way to a function of the "
+            "other convention"
+        ),
+        bad='scores = scores.masked_fill(keep[:, None, None, :], float("-inf"))',
+        good='scores = scores.masked_fill(~keep[:, None, None, :], float("-inf"))',
         variants=polarity,
     ),
     Fault(
@@ -372,6 +384,14 @@ register(
         name="padding-mask-on-query-axis",
         shown_by=("pad",),
         what=N_("the padding mask lies on the query axis, [B,1,T,1]: it hides no key"),
+        why=N_(
+            "it blanks the rows of padded queries, which nobody uses, and real queries still read "
+            "the padding: results change with the amount of padding. A finite fill keeps it quiet, "
+            "−∞ turns those rows into NaN"
+        ),
+        fix=N_("give the mask the shape [B,1,1,T], so that it lies along the keys"),
+        bad='scores = scores.masked_fill(~keep[:, None, :, None], float("-inf"))',
+        good='scores = scores.masked_fill(~keep[:, None, None, :], float("-inf"))',
         variants=on_query_axis,
     ),
     Fault(
@@ -379,6 +399,14 @@ register(
         name="padding-mask-on-head-axis",
         shown_by=("collide", "pad"),
         what=N_("the padding mask lies on the head axis, [B,T,1,1]: it hides whole heads"),
+        why=N_(
+            "an entry of the mask switches a whole head on or off. This broadcasts only if there "
+            "are as many heads as tokens, or one of either: other sizes raise, these are silently "
+            "wrong"
+        ),
+        fix=N_("give the mask the shape [B,1,1,T], so that it lies along the keys"),
+        bad="mask = keep[:, :, None, None]",
+        good="mask = keep[:, None, None, :]",
         variants=on_head_axis,
     ),
     Fault(
@@ -387,6 +415,14 @@ register(
         rank=60,
         shown_by=("pad",),
         what=N_("the padding mask is accepted and has no effect"),
+        why=N_(
+            "padding counts like real tokens, so a text's result depends on the longest text of "
+            "its batch. Nothing fails; a typical cause is masked_fill without its underscore, "
+            "whose result is thrown away"
+        ),
+        fix=N_("use what masked_fill returns, and pass the mask on to where the scores are"),
+        bad='scores.masked_fill(~keep[:, None, None, :], float("-inf"))',
+        good='scores = scores.masked_fill(~keep[:, None, None, :], float("-inf"))',
         variants=ignored,
     ),
     Fault(
@@ -395,6 +431,13 @@ register(
         point="causal",
         shown_by=("plain",),
         what=N_("the layer sees the future"),
+        why=N_(
+            "training shows each token what it is to predict, so the loss falls far too low and "
+            "generation is poor"
+        ),
+        fix=N_("hide later keys, and make sure that the flag reaches the kernel"),
+        bad="out = F.scaled_dot_product_attention(q, k, v)",
+        good="out = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         variants=causal_missing,
     ),
     Fault(
@@ -402,6 +445,13 @@ register(
         name="causal-sees-next-token",
         shown_by=("plain",),
         what=N_("the causal mask is off by one and shows the next token"),
+        why=N_(
+            "the one token too many is the one to be predicted: the loss collapses while training, "
+            "and generation fails"
+        ),
+        fix=N_("keep the diagonal and what lies below it: tril(), without an offset"),
+        bad="mask = torch.ones(T, T, dtype=torch.bool).tril(diagonal=1)",
+        good="mask = torch.ones(T, T, dtype=torch.bool).tril()",
         variants=causal_moved(1),
     ),
     Fault(
@@ -409,6 +459,13 @@ register(
         name="causal-hides-self",
         shown_by=("plain",),
         what=N_("the causal mask is off by one and hides the token itself; row 0 is empty"),
+        why=N_(
+            "no token can read itself, and the first one has nothing to read: its row is NaN, or "
+            "with a finite fill the mean over all tokens, the future included"
+        ),
+        fix=N_("the diagonal belongs to what is visible: hide triu(diagonal=1)"),
+        bad="hidden = torch.ones(T, T, dtype=torch.bool).triu()",
+        good="hidden = torch.ones(T, T, dtype=torch.bool).triu(diagonal=1)",
         variants=causal_moved(-1),
     ),
     Fault(
@@ -418,6 +475,19 @@ register(
         point="causal",
         shown_by=("Tq<Tk",),
         what=N_("the causal mask starts at the first key although there are fewer queries than keys"),
+        why=N_(
+            "a single new query after a cache sees the first key only, and generation is wrong "
+            "from the first cached step. F.scaled_dot_product_attention(is_causal=True) aligns "
+            "like this; equal lengths hide it"
+        ),
+        fix=N_(
+            "show key j to query i if j <= i + Tk − Tq, so that the last query sees the last key"
+        ),
+        bad="out = F.scaled_dot_product_attention(q_new, k, v, is_causal=True)",
+        good=(
+            "mask = torch.ones(Tq, Tk, dtype=torch.bool).tril(diagonal=Tk - Tq)\n"
+            "out = F.scaled_dot_product_attention(q_new, k, v, attn_mask=mask)"
+        ),
         variants=causal_from_start,
     ),
     Fault(
@@ -425,6 +495,19 @@ register(
         name="causal-reversed",
         shown_by=("plain",),
         what=N_("the causal mask is reversed: only the future is visible"),
+        why=N_(
+            "every token reads what comes after it and nothing that came before. Usually the "
+            "triangle of hidden keys was taken for that of visible ones"
+        ),
+        fix=N_("show the lower triangle and hide the upper one"),
+        bad=(
+            "visible = torch.ones(T, T, dtype=torch.bool).tril()\n"
+            'scores = scores.masked_fill(visible, float("-inf"))'
+        ),
+        good=(
+            "visible = torch.ones(T, T, dtype=torch.bool).tril()\n"
+            'scores = scores.masked_fill(~visible, float("-inf"))'
+        ),
         variants=causal_reversed,
     ),
     Fault(
@@ -432,6 +515,13 @@ register(
         name="causal-not-wanted",
         shown_by=("plain",),
         what=N_("a bidirectional layer is causal"),
+        why=N_(
+            "a token can't read what follows it, and the first knows only itself: embeddings and "
+            "rankings degrade. Often a flag is on by default, or is set whenever no mask is given"
+        ),
+        fix=N_("pass is_causal=False, and check the default of the kernel or module"),
+        bad="out = F.scaled_dot_product_attention(q, k, v, is_causal=attn_mask is None)",
+        good="out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)",
         variants=causal_not_wanted,
     ),
     Fault(
@@ -439,6 +529,13 @@ register(
         name="mask-after-softmax",
         shown_by=("pad",),
         what=N_("weights are zeroed after the softmax without renormalising"),
+        why=N_(
+            "hidden keys have already taken their share of the denominator, so a row sums to less "
+            "than one and outputs shrink the more is hidden"
+        ),
+        fix=N_("set hidden scores to −∞ before the softmax"),
+        bad="weights = scores.softmax(dim=-1) * mask",
+        good='weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)',
         variants=after_softmax,
     ),
     Fault(
@@ -447,6 +544,13 @@ register(
         rank=45,
         shown_by=("pad",),
         what=N_("the mask is multiplied into the scores: hidden keys get score 0, not −∞"),
+        why=N_(
+            "exp(0) is 1, so a hidden key gets real weight, more than any key with a negative "
+            "score. Where nothing is hidden nothing shows"
+        ),
+        fix=N_("replace hidden scores by −∞ with masked_fill or where"),
+        bad="scores = scores * mask",
+        good='scores = scores.masked_fill(~mask, float("-inf"))',
         variants=multiplied,
     ),
     Fault(
@@ -454,6 +558,13 @@ register(
         name="mask-fill-near-zero",
         shown_by=("pad",),
         what=N_("hidden scores are filled with a small number instead of −∞"),
+        why=N_(
+            "a tiny number stands where a huge one was meant, 1e-9 for −1e9: hidden keys are left "
+            "with a score about zero and get as much weight as the others"
+        ),
+        fix=N_("fill with −∞, or with the lowest number of the dtype"),
+        bad="scores = scores.masked_fill(~mask, -1e-9)",
+        good='scores = scores.masked_fill(~mask, float("-inf"))',
         variants=near_zero,
     ),
     Fault(
@@ -462,12 +573,26 @@ register(
         undeclared="hazard",
         shown_by=("big", "pad"),
         what=N_("the number that hides a score is finite and weaker than real scores can be"),
+        why=N_(
+            "a key is hidden only as far as real scores stay well above the number. With large "
+            "scores they come close to it or fall below, and hidden keys get weight"
+        ),
+        fix=N_("fill with −∞, or with the lowest number of the dtype, written once"),
+        bad="scores = scores.masked_fill(~mask, -1e4)",
+        good="scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)",
     ),
     Fault(
         code="M16",
         name="mask-added-as-numbers",
         shown_by=("pad",),
         what=N_("a 0/1 or boolean mask is added to the scores"),
+        why=N_(
+            "an addition of 0 or 1 hides nothing: it changes a key's weight by a factor of e at "
+            "most"
+        ),
+        fix=N_("make 0 and −∞ of the boolean mask before adding it, or use masked_fill"),
+        bad="scores = scores + mask",
+        good='scores = scores.masked_fill(~mask, float("-inf"))',
         variants=as_numbers,
     ),
     Fault(
@@ -476,6 +601,13 @@ register(
         rank=55,
         shown_by=("left",),
         what=N_("one of causal and padding mask replaces the other instead of being combined"),
+        why=N_(
+            "only one of the two rules acts. Padding on the right lies in the hidden future and "
+            "shows nothing; batches padded on the left, as in generation, read their padding"
+        ),
+        fix=N_("combine both as booleans with & and apply the result"),
+        bad="mask = causal if is_causal else keep[:, None, None, :]",
+        good="mask = causal & keep[:, None, None, :]",
         variants=dropped_by_causal,
     ),
     Fault(
@@ -483,6 +615,14 @@ register(
         name="padding-mask-batch-order",
         shown_by=("pad",),
         what=N_("the padding mask's copies per head are in the wrong order: samples use each other's"),
+        why=N_(
+            "the copies are ordered 0 1 0 1 by sample where the scores are ordered 0 0 1 1, so a "
+            "sample is masked with another one's padding. A single sample and equal lengths hide "
+            "it"
+        ),
+        fix=N_("repeat each sample's mask in place, or broadcast a mask of shape [B,1,1,T]"),
+        bad="mask = keep.repeat(H, 1)[:, None, :]  # scores are (B * H, T, T)",
+        good="mask = keep.repeat_interleave(H, dim=0)[:, None, :]",
         variants=other_samples,
     ),
     Fault(
@@ -490,6 +630,25 @@ register(
         name="mask-lost-on-weights-path",
         shown_by=("weights",),
         what=N_("asking for the weights takes a path without the mask"),
+        why=N_(
+            "a fused kernel returns no weights, so there is a second path, and it was left without "
+            "the mask: heat maps show padding and future, and asking for them changes the output"
+        ),
+        fix=N_(
+            "build the mask once, use it on both paths, and test that both give the same output"
+        ),
+        bad=(
+            "if need_weights:\n"
+            "    weights = (q @ k.mT * scale).softmax(dim=-1)\n"
+            "else:\n"
+            "    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)"
+        ),
+        good=(
+            "if need_weights:\n"
+            '    weights = (q @ k.mT * scale).masked_fill(~mask, float("-inf")).softmax(dim=-1)\n'
+            "else:\n"
+            "    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)"
+        ),
     ),
     Fault(
         code="M21",
@@ -498,6 +657,17 @@ register(
         point="window",
         shown_by=("plain",),
         what=N_("the window is one key too wide or too narrow"),
+        why=N_(
+            "libraries differ in whether a window of w keys includes the token itself. Every row "
+            "that is longer than the window then has one key too many or too few, a small change "
+            "that no shape shows"
+        ),
+        fix=N_(
+            "count distances: w keys with the token itself reach back w − 1 places, which is "
+            "window=(w − 1, 0)"
+        ),
+        bad="mask = (j <= i) & (i - j <= w)  # w + 1 keys",
+        good="mask = (j <= i) & (i - j < w)  # w keys",
         variants=window_off,
     ),
     Fault(
@@ -505,6 +675,13 @@ register(
         name="window-ignored",
         shown_by=("plain",),
         what=N_("a sliding window is specified and not applied"),
+        why=N_(
+            "every token sees all that came before. Texts shorter than the window agree; longer "
+            "ones read keys that training never showed"
+        ),
+        fix=N_("hide keys that lie further back than the window, in every layer that has one"),
+        bad="mask = j <= i",
+        good="mask = (j <= i) & (i - j < w)",
         variants=window_ignored,
     ),
     Fault(
@@ -512,6 +689,16 @@ register(
         name="documents-leak",
         shown_by=("docs",),
         what=N_("packed documents see each other"),
+        why=N_(
+            "a document reads those that were packed before it. The loss falls as usual, but "
+            "unrelated text enters every context, and a result depends on what shared its row"
+        ),
+        fix=N_(
+            "show a query only the keys of its own document, and start positions anew for each "
+            "document"
+        ),
+        bad="mask = causal",
+        good="mask = causal & (documents[:, :, None] == documents[:, None, :])[:, None]",
         variants=documents_leak,
     ),
     Fault(
@@ -519,6 +706,13 @@ register(
         name="cross-uses-query-mask",
         shown_by=("cross",),
         what=N_("the context is masked with the padding mask of the queries"),
+        why=N_(
+            "padding of the context is read, and real context is hidden wherever the query has "
+            "padding. Equal lengths let every shape pass"
+        ),
+        fix=N_("mask the keys with the padding mask of the context"),
+        bad="mask = query_keep[:, None, None, :]",
+        good="mask = context_keep[:, None, None, :]",
         variants=query_mask,
     ),
     Fault(
@@ -526,6 +720,14 @@ register(
         name="key-mask-zeroes-queries",
         shown_by=("cross",),
         what=N_("the padding mask of the keys also blanks rows of queries"),
+        why=N_(
+            "the mask speaks of keys, yet queries at the same places return zero or the bare "
+            "output bias: the context has no effect on them. With unequal lengths even a mask of "
+            "only True can change the result"
+        ),
+        fix=N_("apply the key mask along the keys and leave the queries alone"),
+        bad="out = (weights @ v) * keep[:, None, :, None]",
+        good="out = weights @ v",
         variants=rows_blanked,
     ),
     Fault(
@@ -534,6 +736,21 @@ register(
         undeclared="hazard",
         shown_by=("left", "grad"),
         what=N_("a query with nothing visible gives NaN, in the output or in the gradient"),
+        why=N_(
+            "the softmax of nothing but −∞ is 0/0. The NaN spreads in the next layer, and even if "
+            "the row is left out of the loss, 0 · NaN in the backward pass ruins the gradients of "
+            "the whole batch"
+        ),
+        fix=N_(
+            "leave such rows unmasked in the softmax and set their weights to zero afterwards, so "
+            "that gradients stay finite"
+        ),
+        bad='weights = scores.masked_fill(~mask, float("-inf")).softmax(dim=-1)',
+        good=(
+            "empty = ~mask.any(dim=-1, keepdim=True)\n"
+            'weights = scores.masked_fill(~mask & ~empty, float("-inf")).softmax(dim=-1)\n'
+            "weights = weights.masked_fill(empty, 0.0)"
+        ),
     ),
     Fault(
         code="M27",
@@ -542,6 +759,21 @@ register(
         point="empty_rows",
         shown_by=("left",),
         what=N_("a query with nothing visible gives an average of values instead of zero"),
+        why=N_(
+            "with a finite fill all scores of such a row are equal, so it becomes a mean of the "
+            "values, padding and future included. Nothing looks wrong, and an empty sample's "
+            "output depends on its padding"
+        ),
+        fix=N_("set the weights to zero where nothing is visible"),
+        bad=(
+            "lowest = torch.finfo(scores.dtype).min\n"
+            "weights = scores.masked_fill(~mask, lowest).softmax(dim=-1)"
+        ),
+        good=(
+            "lowest = torch.finfo(scores.dtype).min\n"
+            "weights = scores.masked_fill(~mask, lowest).softmax(dim=-1)\n"
+            "weights = weights * mask.any(dim=-1, keepdim=True)"
+        ),
     ),
     Fault(
         code="M28",
@@ -549,6 +781,14 @@ register(
         undeclared="hazard",
         shown_by=("half", "left"),
         what=N_("additive masks are summed and overflow to −∞: empty rows become NaN"),
+        why=N_(
+            "the lowest number added twice is −∞, and in float16 a single one plus a strongly "
+            "negative score is, too. A row in which every key ends there is NaN, often from the "
+            "first step on"
+        ),
+        fix=N_("combine the rules as booleans and write the lowest number once"),
+        bad="scores = scores + causal_bias + padding_bias  # both hold the lowest number",
+        good="scores = scores.masked_fill(~(causal & padding), torch.finfo(scores.dtype).min)",
     ),
     Fault(
         code="M29",
@@ -556,5 +796,12 @@ register(
         undeclared="hazard",
         shown_by=("pad",),
         what=N_("0 · NaN from hidden positions reaches the output"),
+        why=N_(
+            "a weight of exactly zero does not remove a NaN or an infinity. Uninitialised padding, "
+            "or an overflow in a hidden token, reaches every query"
+        ),
+        fix=N_("set the values of hidden tokens to zero before the product"),
+        bad="out = weights @ v",
+        good="out = weights @ v.masked_fill(~keep[:, None, :, None], 0.0)",
     ),
 )

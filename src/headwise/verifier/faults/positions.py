@@ -240,6 +240,20 @@ register(
         point="rope",
         shown_by=("two",),
         what=N_("the rotation pairs other channels than the specification says"),
+        why=N_(
+            "a channel is turned with another partner than in training. Either layout is right "
+            "with weights made for it; with the other, the scores between different positions are "
+            "wrong and a converted checkpoint writes gibberish"
+        ),
+        fix=N_(
+            "use the checkpoint's layout and declare it with Rope(pairs=...), or permute the rows "
+            "of W_Q and W_K within each head when loading"
+        ),
+        bad=(
+            "a, b = q[..., 0::2], q[..., 1::2]  # the weights expect halves\n"
+            "q = torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)"
+        ),
+        good="a, b = q.chunk(2, dim=-1)\nq = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)",
         variants=pairs_swapped,
     ),
     Fault(
@@ -249,6 +263,13 @@ register(
         rank=60,
         shown_by=("plain",),
         what=N_("the frequency base differs from the specification"),
+        why=N_(
+            "each pair turns at another speed than in training. Close tokens look almost right and "
+            "distant ones do not, so the damage grows with the length of the text"
+        ),
+        fix=N_("take the base from the model's configuration (rope_theta)"),
+        bad="inv_freq = 10000.0 ** (-torch.arange(0, D, 2) / D)  # configured: 500000",
+        good="inv_freq = config.rope_theta ** (-torch.arange(0, D, 2) / D)",
         variants=wrong_base,
     ),
     Fault(
@@ -256,6 +277,13 @@ register(
         name="rotary-applied-to-values",
         shown_by=("plain",),
         what=N_("the values are rotated too"),
+        why=N_(
+            "what a token hands over is turned by its absolute position, so the output no longer "
+            "depends on distances alone. A token at position 0 shows nothing"
+        ),
+        fix=N_("rotate queries and keys only"),
+        bad="q, k, v = (rotate(a, cos, sin) for a in (q, k, v))",
+        good="q, k = (rotate(a, cos, sin) for a in (q, k))",
         variants=values_rotated,
     ),
     Fault(
@@ -263,6 +291,13 @@ register(
         name="rotary-query-only",
         shown_by=("two",),
         what=N_("only one of queries and keys is rotated"),
+        why=N_(
+            "the rotations of both sides should cancel up to the distance. With one side alone the "
+            "scores depend on absolute positions, and shifting a whole text changes its result"
+        ),
+        fix=N_("rotate both, each by its own positions"),
+        bad="scores = rotate(q, cos, sin) @ k.mT * scale",
+        good="scores = rotate(q, cos, sin) @ rotate(k, cos, sin).mT * scale",
         variants=one_side,
     ),
     Fault(
@@ -270,6 +305,23 @@ register(
         name="rotary-angles-and-pairs-disagree",
         shown_by=("two",),
         what=N_("the angle table is laid out for one pairing and the rotation done with the other"),
+        why=N_(
+            "channels meet angles that are meant for others: the table repeats each angle for "
+            "neighbours while the rotation exchanges halves, or the reverse. This is no rotation "
+            "any more; lengths change, and scores depend on absolute positions"
+        ),
+        fix=N_(
+            "lay the table out for the same pairs: two copies one after the other for halves, each "
+            "angle twice for neighbours"
+        ),
+        bad=(
+            "angles = angles.repeat_interleave(2, dim=-1)  # for neighbours\n"
+            "q = q * angles.cos() + rotate_half(q) * angles.sin()"
+        ),
+        good=(
+            "angles = torch.cat([angles, angles], dim=-1)  # for halves\n"
+            "q = q * angles.cos() + rotate_half(q) * angles.sin()"
+        ),
         variants=tables_disagree,
     ),
     Fault(
@@ -277,6 +329,16 @@ register(
         name="rotary-frequencies-wrong-dim",
         shown_by=("two",),
         what=N_("the exponent of the frequencies uses another size than the rotated one"),
+        why=N_(
+            "the exponent runs over another range than from 0 to 1, so the frequencies lie too "
+            "close together or too far apart, as with another base"
+        ),
+        fix=N_(
+            "divide by the number of channels that are rotated: rotary_dim, or head_dim where all "
+            "are"
+        ),
+        bad="inv_freq = base ** (-torch.arange(0, D, 2) / d_model)",
+        good="inv_freq = base ** (-torch.arange(0, D, 2) / D)",
         variants=wrong_dim,
     ),
     Fault(
@@ -284,6 +346,15 @@ register(
         name="rotary-sign-flipped-on-one-side",
         shown_by=("two",),
         what=N_("queries and keys are turned in opposite directions"),
+        why=N_(
+            "the scores depend on the sum of two positions instead of their difference, so the "
+            "same distance means something else at every place"
+        ),
+        fix=N_(
+            "turn queries and keys with the same sign; the product takes care of the difference"
+        ),
+        bad="scores = rotate(q, cos, sin) @ rotate(k, cos, -sin).mT * scale",
+        good="scores = rotate(q, cos, sin) @ rotate(k, cos, sin).mT * scale",
         variants=opposite,
     ),
     Fault(
@@ -291,12 +362,31 @@ register(
         name="rotary-stale-table",
         shown_by=("twice",),
         what=N_("the rotary table is kept with too small a key, so results depend on earlier calls"),
+        why=N_(
+            "a table made for one call is used again for another length, base, dtype or device. "
+            "Results then depend on what was called before, and a test in a fresh process passes"
+        ),
+        fix=N_("let the key of the stored table hold everything that the table depends on"),
+        bad="if self.table is None:\n    self.table = make_table(T, base)",
+        good=(
+            "if self.key != (T, base, x.dtype, x.device):\n"
+            "    self.key = (T, base, x.dtype, x.device)\n"
+            "    self.table = make_table(T, base).to(x)"
+        ),
     ),
     Fault(
         code="R11",
         name="positions-ignore-left-padding",
         shown_by=("left",),
         what=N_("positions are counted from the first slot instead of the first real token"),
+        why=N_(
+            "padding on the left moves a text to other positions, so its result depends on the "
+            "longest text of the batch. A text alone and padding on the right are right; "
+            "generation in batches is not"
+        ),
+        fix=N_("count real tokens: the running sum of the padding mask, minus one"),
+        bad="positions = torch.arange(T).expand(B, T)",
+        good="positions = (keep.long().cumsum(-1) - 1).clamp(min=0)",
         variants=left_padding_ignored,
     ),
     Fault(
@@ -304,6 +394,15 @@ register(
         name="alibi-sign-flipped",
         shown_by=("plain",),
         what=N_("the ALiBi bias has the wrong sign, so far keys are favoured"),
+        why=N_(
+            "the penalty has become a reward that grows with distance, so attention prefers what "
+            "is long past. The layer trains and is only worse"
+        ),
+        fix=N_(
+            "add slope · (key position − query position), which is never positive for earlier keys"
+        ),
+        bad="bias = slopes[:, None, None] * (positions[:, None] - positions[None, :])",
+        good="bias = slopes[:, None, None] * (positions[None, :] - positions[:, None])",
         variants=sign_flipped,
     ),
     Fault(
@@ -311,6 +410,21 @@ register(
         name="alibi-wrong-slopes",
         shown_by=("plain",),
         what=N_("the ALiBi slopes follow another series than the one for this number of heads"),
+        why=N_(
+            "the heads forget at other rates than in training. The short formula 2^(−8h/H) is "
+            "meant for powers of two; other numbers of heads take the slopes of the power below "
+            "and fill up from the power above"
+        ),
+        fix=N_(
+            "use the rule for this number of heads, or the slopes that the checkpoint was trained "
+            "with"
+        ),
+        bad="slopes = [2 ** (-8 * (h + 1) / H) for h in range(H)]  # H = 6",
+        good=(
+            "p = 2 ** int(math.log2(H))\n"
+            "slopes = [2 ** (-8 * (h + 1) / p) for h in range(p)]\n"
+            "slopes += [2 ** (-4 * (2 * h + 1) / p) for h in range(H - p)]"
+        ),
         variants=wrong_slopes,
     ),
     Fault(
@@ -318,6 +432,16 @@ register(
         name="absolute-positions-missing-or-doubled",
         shown_by=("plain",),
         what=N_("absolute positions are not added to the input, or added twice"),
+        why=N_(
+            "without them the layer can't tell one order of the tokens from another; added twice "
+            "they are stronger against the embeddings than in training"
+        ),
+        fix=N_("add them exactly once, in the embedding or in the layer"),
+        bad=(
+            "x = embedded + self.positions(positions)\n"
+            "q = self.q_proj(x + self.positions(positions))"
+        ),
+        good="x = embedded + self.positions(positions)\nq = self.q_proj(x)",
         variants=missing_or_doubled,
     ),
     Fault(
@@ -326,6 +450,13 @@ register(
         point="rope",
         shown_by=("two",),
         what=N_("rotation is specified and neither queries nor keys are turned"),
+        why=N_(
+            "the scores know nothing of the order of the tokens. Weights trained with rotation "
+            "give wrong scores between any two different positions"
+        ),
+        fix=N_("rotate queries and keys before they are multiplied"),
+        bad="scores = q @ k.mT * scale",
+        good="scores = rotate(q, cos, sin) @ rotate(k, cos, sin).mT * scale",
         variants=not_rotated,
     ),
     Fault(
@@ -333,6 +464,15 @@ register(
         name="alibi-missing",
         shown_by=("plain",),
         what=N_("ALiBi is specified and nothing is added to the scores"),
+        why=N_(
+            "near and far keys are treated alike, while the weights were trained with a penalty "
+            "that grows with distance: attention spreads too far back"
+        ),
+        fix=N_(
+            "add the bias to the scaled scores; to a fused kernel, pass it as the additive mask"
+        ),
+        bad="weights = (q @ k.mT * scale).softmax(dim=-1)",
+        good="weights = (q @ k.mT * scale + bias).softmax(dim=-1)",
         variants=bias_missing,
     ),
 )

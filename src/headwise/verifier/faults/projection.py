@@ -242,6 +242,17 @@ register(
         point="weights",
         shown_by=("two",),
         what=N_("the query and key projections are exchanged, so the scores come out transposed"),
+        why=N_(
+            "the score of query i and key j becomes that of query j and key i, so every token "
+            "attends to those that should attend to it. Shapes are right, and training from "
+            "scratch can't tell; loaded weights give wrong scores from two tokens on"
+        ),
+        fix=N_(
+            "make queries with W_Q and keys with W_K; when loading weights, check which name goes "
+            "to which projection"
+        ),
+        bad="q, k, v = self.k_proj(x), self.q_proj(x), self.v_proj(x)",
+        good="q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)",
         variants=query_key_swapped,
     ),
     Fault(
@@ -251,6 +262,14 @@ register(
         point="weights",
         shown_by=("one",),
         what=N_("the key and value projections are exchanged"),
+        why=N_(
+            "each token is compared by what it should hand over, and hands over what it should be "
+            "compared by. Training from scratch can't tell, since names are free; with the weights "
+            "of a checkpoint the output is noise, even for a single token"
+        ),
+        fix=N_("keep the order of the checkpoint, or declare the order that you use"),
+        bad="q, v, k = self.qkv(x).chunk(3, dim=-1)",
+        good="q, k, v = self.qkv(x).chunk(3, dim=-1)",
         variants=key_value_swapped,
     ),
     Fault(
@@ -260,6 +279,16 @@ register(
         point="weights",
         shown_by=("one", "plain"),
         what=N_("the fused qkv matrix is packed in one order and read in another"),
+        why=N_(
+            "rows of the fused matrix are taken for those of another projection, so queries, keys "
+            "and values are mixtures of all three. Every shape fits, only the numbers show it"
+        ),
+        fix=N_(
+            "unpack in the order of the checkpoint: three blocks one after the other, or q, k and "
+            "v within each head"
+        ),
+        bad="q, k, v = self.qkv(x).chunk(3, dim=-1)  # the weights are packed per head",
+        good="q, k, v = self.qkv(x).view(B, T, H, 3 * D).chunk(3, dim=-1)",
         variants=packed_order,
     ),
     Fault(
@@ -268,6 +297,17 @@ register(
         point="weights",
         shown_by=("one",),
         what=N_("a projection multiplies with its weight transposed; square sizes hide it"),
+        why=N_(
+            "nn.Linear stores its weight as out × in and multiplies with the transpose; GPT-2's "
+            "Conv1D stores in × out. Where both sizes are equal the wrong one fits too, and is "
+            "another matrix"
+        ),
+        fix=N_(
+            "multiply with the transpose of an out × in weight, as F.linear does, and transpose "
+            "once when converting"
+        ),
+        bad="q = x @ self.q_proj.weight",
+        good="q = F.linear(x, self.q_proj.weight)",
         variants=weight_transposed,
     ),
     Fault(
@@ -275,6 +315,13 @@ register(
         name="projection-bias-dropped",
         shown_by=("one", "plain"),
         what=N_("the bias of a q, k or v projection exists and has no effect"),
+        why=N_(
+            "the result is right while the bias is zero, as in a fresh layer, and off in every "
+            "channel once the bias is trained or loaded"
+        ),
+        fix=N_("add the biases of q, k and v wherever their weights are used by hand"),
+        bad="v = F.linear(x, self.v_proj.weight)",
+        good="v = F.linear(x, self.v_proj.weight, self.v_proj.bias)",
         variants=bias_dropped,
     ),
     Fault(
@@ -282,6 +329,14 @@ register(
         name="rope-permutation-wrong-heads",
         shown_by=("plain",),
         what=N_("the rows of W_K are permuted for rotary with the wrong number of heads"),
+        why=N_(
+            "converting from one rotary layout to the other reorders rows within each head. With "
+            "the number of query heads the rows of grouped keys cross the borders of heads; layers "
+            "without grouping stay right, which hides it"
+        ),
+        fix=N_("permute W_Q with num_heads and W_K with num_kv_heads"),
+        bad="w_k = w_k.view(H, -1, 2, d_model).transpose(1, 2).reshape(-1, d_model)",
+        good="w_k = w_k.view(Hkv, -1, 2, d_model).transpose(1, 2).reshape(-1, d_model)",
         variants=rows_permuted_wrongly,
     ),
     Fault(
@@ -290,6 +345,14 @@ register(
         rank=80,
         shown_by=("plain",),
         what=N_("a parameter that the definition uses never influences the output"),
+        why=N_(
+            "it receives no gradient and never learns, and its value from a checkpoint is lost "
+            "without a message. A typical case is the gain of qk-norm, created and never "
+            "multiplied in"
+        ),
+        fix=N_("use the parameter at its place in the forward pass, or remove it"),
+        bad="q = F.rms_norm(q, (D,))  # self.q_gain is used nowhere",
+        good="q = F.rms_norm(q, (D,), self.q_gain)",
         variants=gains_unused,
     ),
     Fault(
@@ -297,6 +360,14 @@ register(
         name="qk-norm-across-heads",
         shown_by=("plain",),
         what=N_("the statistics of qk-norm are shared by all heads"),
+        why=N_(
+            "one mean square is taken over the channels of all heads, so a head with large queries "
+            "shrinks the scores of all others. Weights trained head by head give other weights of "
+            "attention everywhere"
+        ),
+        fix=N_("split the heads first, then normalise over the last axis, which is head_dim"),
+        bad="q = F.rms_norm(self.q_proj(x), (H * D,))\nq = q.view(B, T, H, D).transpose(1, 2)",
+        good="q = self.q_proj(x).view(B, T, H, D).transpose(1, 2)\nq = F.rms_norm(q, (D,))",
         variants=norm_across_heads,
     ),
     Fault(
@@ -306,6 +377,14 @@ register(
         point="qk_norm",
         shown_by=("plain",),
         what=N_("queries and keys are normalised on the other side of the rotation"),
+        why=N_(
+            "the gain belongs to channels, and the rotation mixes channels, so the two steps can't "
+            "be exchanged. The numbers come close, and a converted model looks slightly worse "
+            "rather than broken"
+        ),
+        fix=N_("follow the order of the checkpoint and declare it with QkNorm(order=...)"),
+        bad="q = F.rms_norm(rotate(q, cos, sin), (D,), self.q_gain)  # trained the other way",
+        good="q = rotate(F.rms_norm(q, (D,), self.q_gain), cos, sin)",
         variants=norm_other_side,
     ),
     Fault(
@@ -313,6 +392,13 @@ register(
         name="context-ignored",
         shown_by=("cross",),
         what=N_("cross attention takes keys or values from the queries' sequence"),
+        why=N_(
+            "part or all of the context is never read, and changing it changes too little or "
+            "nothing. Sequences of equal length and width let every shape pass"
+        ),
+        fix=N_("project keys and values from the context"),
+        bad="q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)",
+        good="q, k, v = self.q_proj(x), self.k_proj(context), self.v_proj(context)",
         variants=context_ignored,
     ),
     Fault(
@@ -320,6 +406,13 @@ register(
         name="output-projection-missing",
         shown_by=("one",),
         what=N_("the context is returned without the output projection"),
+        why=N_(
+            "the heads lie side by side and are never mixed, and what W_O has learned is lost. The "
+            "shape is right where heads × v_head_dim equals d_model"
+        ),
+        fix=N_("multiply the merged heads with W_O before returning them"),
+        bad="output = out.transpose(1, 2).flatten(2)",
+        good="output = self.o_proj(out.transpose(1, 2).flatten(2))",
         variants=one("output", output_missing),
     ),
     Fault(
@@ -327,6 +420,13 @@ register(
         name="output-bias-dropped",
         shown_by=("one",),
         what=N_("the bias of the output projection has no effect"),
+        why=N_(
+            "every token's output is off by the same vector. The bias of a fresh layer is often "
+            "zero, so only trained or loaded weights show it"
+        ),
+        fix=N_("apply the whole linear layer, or pass its bias to F.linear"),
+        bad="output = F.linear(merged, self.o_proj.weight)",
+        good="output = F.linear(merged, self.o_proj.weight, self.o_proj.bias)",
         variants=one("output", output_bias_dropped),
     ),
     Fault(
@@ -334,6 +434,13 @@ register(
         name="residual-included",
         shown_by=("one",),
         what=N_("the input is added to the output inside the layer"),
+        why=N_(
+            "the block around the layer adds the input as well, so it enters twice; a caller who "
+            "wants attention alone gets something else"
+        ),
+        fix=N_("return the projected context alone and leave the residual to the block"),
+        bad="output = x + self.o_proj(merged)",
+        good="output = self.o_proj(merged)  # the block adds x",
         variants=one("output", residual_included),
     ),
 )
