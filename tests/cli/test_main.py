@@ -521,7 +521,8 @@ def test_doctor(capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["headwise"] == __version__
     assert found["libraries"]["torch"] == found["torch"]["torch"]
-    assert found["languages"] == {"en": "source", "zh": "complete"}
+    assert found["languages"]["en"] == "source"
+    assert found["languages"]["zh"] != "catalogue missing"
     assert found["torch"]["threads"] >= 1
 
 
