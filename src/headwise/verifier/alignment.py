@@ -222,8 +222,9 @@ class Alignment:
                     continue
                 right = self.names_of(value, op, self.right)
                 for name, grade in sorted(grades.items(), key=lambda pair: pair[1]):
-                    others = [g for other, g in right.items() if other != name]
-                    if right.get(name, RESHAPED + 1) > grade and min(others, default=9) >= grade:
+                    others = min((g for other, g in right.items() if other != name), default=9)
+                    rival = others > grade if name in self.new else others >= grade
+                    if right.get(name, RESHAPED + 1) > grade and rival:
                         found.append(Match(op, name, grade, value))
                         break
         return found
@@ -252,9 +253,9 @@ class Alignment:
     @cached_property
     def innocent(self) -> set[tuple[str, str, int, str]]:
         """Instructions (with the operation they led to) that also made a correct tensor."""
-        return {
-            _instruction(frame, match.op) for match in self.matches for frame in match.op.frames
-        }
+        accused = {match.op.index for match in self.faulty_matches}
+        right = [match.op for match in self.matches if match.op.index not in accused]
+        return {_instruction(frame, op) for op in right for frame in op.frames}
 
     def accused_frame(self, op: Operation) -> Frame | None:
         """The innermost own frame whose instruction did not do the same thing rightly elsewhere.

@@ -16,6 +16,7 @@ from headwise.spec import AttentionSpec
 from headwise.stages import place_of
 from headwise.texts import translate as _
 from headwise.verifier.alignment import ORDER, SOURCES, STAGE_OF, Alignment, Match
+from headwise.verifier.matching import RESHAPED
 from headwise.verifier.recorder import Frame, Operation, Recording
 
 
@@ -87,9 +88,10 @@ def departure(case: Case) -> Location | None:
         found += a.faulty_masks()
     if case.code[0] in "RS":
         found += a.faulty_biases()
-    found = [match for match in found if match.op.frames] or [
-        match for match in a.faulty_parts if match.op.frames
-    ]
+    found = [match for match in found if match.op.frames]
+    names = [name for name in ORDER if name in a.new]
+    if names and (not found or min(found, key=lambda m: m.op.index).name != names[0]):
+        found += [match for match in a.faulty_parts if match.op.frames]
     if not found:
         return None
     first = min(found, key=lambda match: match.op.index)
@@ -107,6 +109,8 @@ def departure(case: Case) -> Location | None:
 def missing_step(case: Case) -> Location | None:
     """The operation that made the tensor from which a step is missing, and its reader."""
     a = case.a
+    if a.new and not any(match.name in a.new for match in a.faulty_matches):
+        return None  # the target does not compute what the fault computes
     for name in ORDER:
         if name not in a.changed:
             continue
@@ -120,7 +124,8 @@ def missing_step(case: Case) -> Location | None:
                 )
         for source in SOURCES.get(name, ()):
             made = [match for match in a.producers(source) if match.op.frames]
-            if made and a.wrong[name].grade(a.right[source].data, 1e-7) is not None:
+            grade = a.wrong[name].grade(a.right[source].data, 1e-7) if made else None
+            if grade is not None and grade < RESHAPED:
                 return case.at(
                     made[-1].op,
                     _("{tensor} is made here, and the step that should follow is missing").format(

@@ -30,6 +30,7 @@ TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 3e-2, torc
 """Relative to the largest entry: coarser than rounding, far finer than a fault."""
 
 _NAN = 12345.678
+_HUGE = 1e30
 
 
 def as_array(tensor: Tensor) -> Array | None:
@@ -53,7 +54,10 @@ class Wanted:
 
     def __init__(self, name: str, data: Array, ignore: Array | None = None) -> None:
         self.name = name
-        finite = data[np.isfinite(data)]
+        finite = data[np.abs(data) < _HUGE]
+        shown = finite[finite > HIDES]
+        if shown.size and np.abs(shown).max() < -HIDES / 2:
+            finite = shown  # what lies below is a fill, whichever
         self.scale = float(np.abs(finite).max()) if finite.size else 1.0
         self.low = (float(finite.min()) if finite.size else 0.0) - 50.0
         self.high = (float(finite.max()) if finite.size else 0.0) + 50.0

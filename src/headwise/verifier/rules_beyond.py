@@ -172,9 +172,12 @@ def backward_product(case: Case) -> Location | None:
     own = [op for op in case.recording.ops if op.backward and op.frames]
     weights = case.a.right.get("weights")
     for op in own:
-        arrays = [case.a.array(value) for value in op.inputs]
-        uses = weights is not None and any(
-            got is not None and weights.grade(got, 1e-6) is not None for got in arrays
+        square = tuple(case.a.correct.scores.shape)
+        arrays = [case.a.array(value) for value in op.inputs if value.shape == square]
+        uses = (
+            weights is not None
+            and len(arrays) > 1
+            and any(got is not None and weights.grade(got, 1e-6) is not None for got in arrays)
         )
         if uses and op.name in ("mul", "mul_"):
             return case.at(op, _("the row sum of the softmax's gradient is missing here"))
@@ -184,7 +187,7 @@ def backward_product(case: Case) -> Location | None:
 def backward_end(case: Case) -> Location | None:
     """The last own operation of the backward pass, where the gradients of q and k are scaled."""
     own = [op for op in case.recording.ops if op.backward and op.frames]
-    factors = [op for op in own if op.name in FACTORS and op.details]
+    factors = [op for op in own if op.name in FACTORS and set(op.details.values()) - {0, 1, -1}]
     if not own:
         return None
     op = factors[-1] if factors else own[-1]
