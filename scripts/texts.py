@@ -183,8 +183,9 @@ def _empty(language: str | None = None) -> Catalog:
 
 def _write(path: Path, catalog: Catalog) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as file:
-        write_po(file, catalog, width=100, include_lineno=False, sort_output=True)
+    buffer = io.BytesIO()
+    write_po(buffer, catalog, width=100, include_lineno=False, sort_output=True)
+    path.write_bytes(buffer.getvalue().rstrip() + b"\n")
 
 
 COMMANDS: dict[str, Callable[..., int]] = {

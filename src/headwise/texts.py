@@ -122,9 +122,10 @@ def untranslated(language: str) -> tuple[int, int]:
     """
     path = LOCALE_DIRECTORY / CATALOGUES[language] / "LC_MESSAGES" / f"{DOMAIN}.po"
     try:
-        entries = path.read_text(encoding="utf-8").split("\n\n")[1:]  # the first is the header
+        text = path.read_text(encoding="utf-8")
     except OSError:
         return 0, 0
+    entries = text.strip().split("\n\n")[1:]  # the first is the header
     return len(entries), sum(entry.rstrip().endswith('msgstr ""') for entry in entries)
 
 

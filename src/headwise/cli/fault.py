@@ -15,6 +15,8 @@ from headwise.stages import STAGE_NAMES
 from headwise.texts import current_language
 from headwise.texts import translate as _
 
+_UNEXPLAINED = "U"
+
 if TYPE_CHECKING:
     from headwise.verifier.faults.catalogue import Fault
 
@@ -51,24 +53,26 @@ def command() -> click.Command:
 
 
 def catalogue(faults: Mapping[str, Fault]) -> Document:
-    """All faults by stage."""
-    stages: dict[str, list[tuple[str, str, str]]] = {}
-    for fault in sorted(faults.values(), key=_position):
-        row = (normal_code(fault.code), fault.name, _(fault.undeclared))
-        stages.setdefault(fault.stage, []).append(row)
-    blocks: list[Block] = []
-    for stage, rows in stages.items():
-        columns = (_("code"), _("name"), _("kind if not declared"))
-        blocks += [Heading(_("stage: {stage}").format(stage=stage)), Table(columns, tuple(rows))]
-    blocks.append(Text(_("A long card: headwise fault CODE"), "quiet"))
-    title = _("{count} faults").format(count=len(faults))
-    return Document(title, tuple(blocks), current_language())
+    """All faults, in the order of the stages."""
+    known = sorted((fault for fault in faults.values() if _stage(fault)), key=_position)
+    rows = tuple(
+        (normal_code(fault.code), fault.name, _stage(fault), _(fault.undeclared)) for fault in known
+    )
+    columns = (_("code"), _("name"), _("stage"), _("kind if not declared"))
+    more = Text(_("A long card: headwise fault CODE"), "quiet")
+    title = _("{count} faults").format(count=len(known))
+    return Document(title, (Table(columns, rows), more), current_language())
 
 
 def _position(fault: Fault) -> tuple[int, str]:
     """Stages in the order of the data, then the other places."""
-    stage = fault.stage
+    stage = _stage(fault)
     return (STAGE_NAMES.index(stage) if stage in STAGE_NAMES else len(STAGE_NAMES), fault.code)
+
+
+def _stage(fault: Fault) -> str:
+    """Its stage or place; none for the entry that stands for what nothing explains."""
+    return "" if fault.code.startswith(_UNEXPLAINED) else fault.stage
 
 
 def card(fault: Fault) -> Document:
@@ -77,7 +81,7 @@ def card(fault: Fault) -> Document:
         (_("what"), _(fault.what)),
         (_("why"), _(fault.why)),
         (_("fix"), _(fault.fix)),
-        (_("stage"), fault.stage),
+        (_("stage"), _stage(fault)),
         (_("kind"), _("{kind}, if the point is not declared").format(kind=_(fault.undeclared))),
         (_("shown by"), ", ".join(fault.shown_by)),
     )
