@@ -18,6 +18,13 @@ from headwise.verifier.rules_beyond import (
     narrowing,
     random_call,
 )
+from headwise.verifier.rules_cache import (
+    first_stale,
+    stale_bias,
+    stale_mask,
+    wrong_length,
+    wrong_positions,
+)
 from headwise.verifier.rules_forward import (
     one_sided,
     outermost_departure,
@@ -36,8 +43,14 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "P02": (swapped,),
     "P07": (outermost_departure,),
     "R05": (one_sided,),
+    "R08": (first_stale,),
+    "R15": (stale_bias,),
+    **dict.fromkeys(("R02", "R10", "R11", "R12"), (wrong_positions, first_stale)),
+    **dict.fromkeys(("C01", "C02", "C04", "C05"), (first_stale,)),
+    "C03": (wrong_length, wrong_positions, first_stale),
     **dict.fromkeys(("S02", "S03", "S04", "S05", "S06", "S07"), (wrong_factor,)),
-    **dict.fromkeys(("M04", "M05", "M11", "M17", "M19", "M20", "M22", "M23"), _MASK_MISSING),
+    **dict.fromkeys(("M04", "M05", "M17", "M20", "M22", "M23"), _MASK_MISSING),
+    **dict.fromkeys(("M11", "M19"), (*_MASK_MISSING, stale_mask)),
     "M26": (first_nan,),
     "M28": (first_infinity,),
     "M29": (leaking_product,),

@@ -23,6 +23,9 @@ Array = NDArray[Any]
 SAME, PERMUTED, RESHAPED, PART = 0, 1, 2, 3
 """Grades: same shape; axes permuted; reshaped; one head, sample or stretch of time."""
 
+BY_KEY = frozenset({"scores", "masked_scores", "weights"})
+"""Tensors whose last axis is the key."""
+
 HIDES = -1e3
 """Additive masks hide with this or less."""
 
@@ -122,22 +125,32 @@ class Wanted:
         return bool(gap.max() <= room)
 
     def parts(self, got: Array) -> Iterator[tuple[tuple[Any, ...], Array]]:
-        """Slices of a (B, H, T, D) tensor that ``got`` could be, each with its index."""
+        """Slices of the tensor that ``got`` could be, each with its index.
+
+        One head or one sample of (B, H, T, D); or a stretch of time of (B, T, C), of (B, H, T, D),
+        and of (B, H, Tq, Tk) with the keys up to there.
+        """
         data = self.data
-        if data.ndim != 4:
+        if data.ndim not in (3, 4):
             return
-        for axis in (1, 0):
+        for axis in (1, 0) if data.ndim == 4 else ():
             size = data.shape[axis]
             if size > 1 and got.size * size == data.size:
                 for place in range(size):
                     index = (slice(None),) * axis + (place,)
                     yield index, data[index]
-        if got.ndim == 4 and got.shape[:2] == data.shape[:2] and got.shape[2] < data.shape[2]:
-            rows, width = got.shape[2], got.shape[3]
-            for start in range(data.shape[2] - rows + 1):
-                stretch = (slice(None), slice(None), slice(start, start + rows), slice(width))
-                if data[stretch].shape == got.shape:
-                    yield stretch, data[stretch]
+        all_of = (slice(None),) * (data.ndim - 2)
+        length = data.shape[-2]
+        rows, rest = divmod(got.size * length, data.size)
+        if not rest and 0 < rows < length:
+            for start in range(length - rows + 1):
+                index = (*all_of, slice(start, start + rows))
+                yield index, data[index]
+        if self.name in BY_KEY and got.ndim == 4 and got.shape[:2] == data.shape[:2]:
+            rows, keys = got.shape[2:]
+            index = (*all_of, slice(keys - rows, keys), slice(keys))
+            if rows <= keys < data.shape[3] and data[index].shape == got.shape:
+                yield index, data[index]
 
     def part(self, got: Array, tolerance: float) -> tuple[Any, ...] | None:
         """Index of the slice that ``got`` equals, or None."""

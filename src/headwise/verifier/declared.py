@@ -1,0 +1,122 @@
+"""Targets that say themselves what they are: ``HEADWISE = {…}`` and the ``headwise_*`` adapters."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any
+
+from headwise.errors import UsageError, did_you_mean
+from headwise.reference import Inputs
+from headwise.texts import translate as _
+from headwise.verifier.subject import ADAPTER_STYLE, Options, Subject
+
+WORDS = (
+    "kind", "d_model", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "d_context",
+    "d_values", "causal", "window", "rope", "rotary_dim", "rope_base", "positions", "alibi",
+    "softcap", "sinks", "scale", "dropout", "qk_norm", "padding_mask", "weights", "empty_rows",
+    "batch_first",
+)  # fmt: skip
+"""Keys of ``HEADWISE``."""
+
+NOT_SPEC = ("kind", "padding_mask", "weights", "empty_rows", "batch_first")
+
+
+def check_words(declared: Mapping[str, Any], label: str) -> None:
+    """An error for a key of ``HEADWISE`` that does not exist."""
+    for key in declared:
+        if key not in WORDS:
+            near = did_you_mean(key, WORDS)
+            raise UsageError(
+                _("HEADWISE has an unknown key {key!r}").format(key=key),
+                where=label,
+                fix=_("did you mean {near!r}?").format(near=near) if near else ", ".join(WORDS),
+            )
+
+
+def declared_subject(
+    module: ModuleType,
+    label: str,
+    make: Callable[[], Any],
+    adapters: Mapping[str, Callable[..., Any]],
+    declared: Mapping[str, Any],
+    words: Mapping[str, Any],
+    *,
+    padding_mask: str | None,
+) -> Subject:
+    """A subject whose calls go through the file's own adapters.
+
+    What ``HEADWISE`` states is declared; so is what it leaves out, since a key that would be
+    None, False or 0 is left out by its convention.
+    """
+    check_words(declared, label)
+    merged = {**declared, **words}
+    is_function = merged.get("kind") == "function"
+    run, cross, documents = (adapters.get(n) for n in ("run", "cross", "documents"))
+    takes = _keywords(run)
+    offers = set()
+    if run is not None:
+        offers.add("self")
+    if "keep" in takes and (merged.get("padding_mask") or not declared or padding_mask):
+        offers.add("padding")
+    if cross is not None:
+        offers.add("cross")
+    if documents is not None:
+        offers.add("documents")
+    if "weights" in adapters:
+        offers.add("weights")
+    if "training" in takes:
+        offers.add("dropout")
+
+    def call(obj: Any, inputs: Inputs, options: Options) -> Any:
+        if inputs.x is None:
+            assert run is not None
+            extra = {"training": True} if options.training else {}
+            return run(obj, inputs.q, inputs.k, inputs.v, **extra)
+        if inputs.documents is not None:
+            assert documents is not None
+            return documents(obj, inputs.x, inputs.documents)
+        if inputs.context is not None:
+            assert cross is not None
+            values = inputs.context if inputs.values is None else inputs.values
+            return cross(obj, inputs.x, inputs.context, values, inputs.keep, inputs.query_keep)
+        if options.weights:
+            return adapters["weights"](obj, inputs.x)
+        assert run is not None
+        if inputs.keep is None:
+            return run(obj, inputs.x)
+        return run(obj, inputs.x, keep=inputs.keep)
+
+    file = getattr(module, "__file__", None)
+    stated = frozenset(merged) | (
+        frozenset({"causal", "rope", "scale", "window", "padding_mask", "qk_norm", "weights"})
+        if declared
+        else frozenset()
+    )
+    return Subject(
+        label=label,
+        kind="function" if is_function else "layer",
+        make=make,
+        call=call,
+        words={k: v for k, v in merged.items() if k not in NOT_SPEC},
+        declared=stated,
+        notes={"calls": _("through the file's own adapters")},
+        offers=frozenset(offers),
+        styles=(ADAPTER_STYLE,),
+        strong_polarity="keep",
+        weights=merged.get("weights"),
+        file=file,
+        own_files=frozenset({file} if file else ()),
+        adapters=frozenset(
+            a.__code__ for a in adapters.values() if inspect.isfunction(a)
+        ),
+        mask_from="keep",
+    )
+
+
+def _keywords(function: Callable[..., Any] | None) -> set[str]:
+    if function is None:
+        return set()
+    signature = inspect.signature(function)
+    return set(signature.parameters)

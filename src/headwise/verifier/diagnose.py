@@ -1,0 +1,297 @@
+"""Which faulty definition gives the target's numbers, on all cases, to rounding?
+
+That is a proof up to equivalence and not a guess: a fault is named only if it predicts every
+number that the target produced, cases included that it was not chosen on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from headwise.reference import Inputs, Parameters, Trace, attend
+from headwise.spec import AttentionSpec
+from headwise.verifier.cases import Case
+from headwise.verifier.faults import FAULTS, Fault, Variant
+from headwise.verifier.faults.masking import Skip
+from headwise.verifier.faults.scores import scaled_by
+from headwise.verifier.session import CORRECT, Reading, Session, gap
+
+FIT_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Theory:
+    """Faults, each in one of its variants, under a reading of the target."""
+
+    reading: Reading
+    faults: tuple[Fault, ...] = ()
+    variants: tuple[Variant, ...] = ()
+
+    @property
+    def variant(self) -> Variant:
+        """All variants as one."""
+        if not self.variants:
+            return CORRECT
+        if len(self.variants) == 1:
+            return self.variants[0]
+        replace = {k: v for variant in self.variants for k, v in variant.replace.items()}
+        return Variant(", ".join(v.label for v in self.variants if v.label), replace)
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """Codes of the faults."""
+        return tuple(fault.code for fault in self.faults)
+
+
+@dataclass
+class Diagnosis:
+    """What explains the target.
+
+    Args:
+        theory: the definition (no faults), or the faults that reproduce every number; None if
+            nothing does.
+        equivalents: codes of other single faults that compute the same numbers on all cases.
+        before: largest distance from the definition on real rows.
+        after: largest distance from the theory.
+        shown_on: names of the cases on which the definition is left.
+        runner_up: (code, residual) of the next best single fault.
+        reading: the reading to report under, also without a theory.
+        tried: how many theories were compared.
+    """
+
+    theory: Theory | None
+    reading: Reading
+    equivalents: tuple[str, ...] = ()
+    before: float = 0.0
+    after: float = math.inf
+    shown_on: tuple[str, ...] = ()
+    runner_up: tuple[str, float] | None = None
+    tried: int = 0
+    fitted: str = ""
+
+
+@dataclass
+class Search:
+    """Compares theories with the target's numbers."""
+
+    session: Session
+    cases: list[Case]
+    deadline: float = math.inf
+    tried: int = 0
+    _variants: dict[int, list[tuple[Fault, Variant]]] = field(default_factory=dict)
+
+    # -------------------------------------------------------------- one theory, one case
+    def distance(self, theory: Theory, case: Case, *, all_rows: bool = False) -> float:
+        """Largest difference between the target and a theory on a case, inf if they can't agree."""
+        outcome = self.session.outcome(case, theory.reading)
+        predicted = self.predict(theory, case)
+        if isinstance(predicted, Exception) or outcome.output is None:
+            return 0.0 if isinstance(predicted, Exception) and outcome.output is None else math.inf
+        rows = None if all_rows else self.session.real_rows(case, theory.reading)
+        return gap(outcome.output, predicted.output, rows)
+
+    def predict(self, theory: Theory, case: Case) -> Trace | Exception:
+        """The theory's trace on a case."""
+        return self.session.predict(case, theory.reading, theory.variant)
+
+    def agrees(self, theory: Theory, case: Case) -> bool:
+        """Whether rounding explains the difference on a case."""
+        self.tried += 1
+        return self.distance(theory, case) <= self.session.allowance(case, theory.reading)
+
+    def explains(self, theory: Theory, cases: Iterable[Case]) -> bool:
+        """Whether a theory agrees on every case."""
+        return all(self.agrees(theory, case) for case in cases)
+
+    def worst(self, theory: Theory, cases: Iterable[Case]) -> float:
+        """Largest distance over cases."""
+        return max((self.distance(theory, case) for case in cases), default=0.0)
+
+    # -------------------------------------------------------------- readings
+    def matching_readings(self, readings: Iterable[Reading], cases: list[Case]) -> list[Reading]:
+        """Readings under which the definition agrees on the given cases."""
+        return [r for r in readings if self.explains(Theory(r), cases)]
+
+    # -------------------------------------------------------------- faults
+    def variants(self, spec: AttentionSpec) -> list[tuple[Fault, Variant]]:
+        """All variants of all forward faults for a spec."""
+        if id(spec) not in self._variants:
+            self._variants[id(spec)] = [
+                (fault, variant)
+                for fault in FAULTS.values()
+                if not fault.code.startswith(("T", "B", "U", "D"))
+                for variant in fault.variants(spec)
+            ]
+        return self._variants[id(spec)]
+
+    def changes(self, theory: Theory, case: Case) -> bool:
+        """Whether a theory predicts something else than the definition on a case."""
+        predicted, right = self.predict(theory, case), self.predict(Theory(theory.reading), case)
+        if isinstance(predicted, Exception) or isinstance(right, Exception):
+            return type(predicted) is not type(right)
+        rows = self.session.real_rows(case, theory.reading)
+        allowed = self.session.allowance(case, theory.reading)
+        return gap(predicted.output, right.output, rows) > allowed
+
+    def single(self, readings: list[Reading], failing: list[Case]) -> list[Theory]:
+        """Single faults that explain every case, most specific first."""
+        found = []
+        for reading in readings:
+            order = failing + [c for c in self.cases if c not in failing]
+            for fault, variant in self.variants(reading.spec):
+                theory = Theory(reading, (fault,), (variant,))
+                numeric = [
+                    c for c in failing if self.session.outcome(c, reading).output is not None
+                ]
+                if not numeric:
+                    continue
+                if self.explains(theory, order):
+                    found.append(theory)
+        return self.ranked(found)
+
+    def ranked(self, theories: list[Theory]) -> list[Theory]:
+        """Most specific first; then those that also agree on rows that are never read."""
+
+        def key(theory: Theory) -> tuple[float, ...]:
+            elsewhere = sum(
+                self.distance(theory, case, all_rows=True)
+                > self.session.allowance(case, theory.reading)
+                for case in self.cases
+            )
+            kind = theory.faults[0].undeclared if theory.faults else "bug"
+            return (elsewhere, kind == "bug" and 0.5, theory.faults[0].rank if theory.faults else 0)
+
+        return sorted(theories, key=key)
+
+    def fitted_scale(self, reading: Reading) -> Iterator[tuple[Fault, Variant, float]]:
+        """S07 with the scale that fits best on two tokens, if one fits."""
+        case = next((c for c in self.cases if c.name == "two tokens"), None)
+        case = case or next((c for c in self.cases if not c.masked), None)
+        if case is None:
+            return
+        outcome = self.session.outcome(case, reading)
+        if outcome.output is None or not bool(outcome.output.isfinite().all()):
+            return
+        scale = fit_scale(
+            self.session.spec_for(case, reading),
+            self.session.detached(reading),
+            self.session.inputs(case),
+            outcome.output.double(),
+        )
+        if scale is not None:
+            fault = FAULTS["S07"]
+            yield fault, Variant(f"scale {scale:.6g}", {"scores": scaled_by(scale)}), scale
+
+    def pairs(self, readings: list[Reading], failing: list[Case]) -> list[Theory]:
+        """Two faults at once that explain every case; one of them must show on the first failing
+        case."""
+        for reading in readings:
+            here = [
+                (f, v)
+                for f, v in self.variants(reading.spec)
+                if v.around is None
+            ]
+            first = failing[0]
+            starts = [
+                (f, v) for f, v in here if self.changes(Theory(reading, (f,), (v,)), first)
+            ]
+            alone = [
+                (f, v) for f, v in starts if self.agrees(Theory(reading, (f,), (v,)), first)
+            ]
+            for group, partners in ((alone, here), (starts, starts)):
+                for (f, v), (g, w) in itertools.product(group, partners):
+                    if time.monotonic() > self.deadline:
+                        return []
+                    if f.code == g.code or set(v.replace) & set(w.replace):
+                        continue
+                    theory = Theory(reading, (f, g), (v, w))
+                    order = failing + [c for c in self.cases if c not in failing]
+                    if self.explains(theory, order):
+                        return [self._in_order(theory)]
+        return []
+
+    def _in_order(self, theory: Theory) -> Theory:
+        pairs = sorted(
+            zip(theory.faults, theory.variants, strict=True), key=lambda item: item[0].rank
+        )
+        return Theory(
+            theory.reading, tuple(f for f, _v in pairs), tuple(v for _f, v in pairs)
+        )
+
+    def runner_up(
+        self, reading: Reading, but: tuple[str, ...], failing: list[Case]
+    ) -> tuple[str, float] | None:
+        """The next best single fault: its largest residual over the cases that failed."""
+        best: tuple[str, float] | None = None
+        case = failing[0]
+        scored = sorted(
+            (
+                (self.distance(Theory(reading, (f,), (v,)), case), f.code, v)
+                for f, v in self.variants(reading.spec)
+                if f.code not in but
+            ),
+            key=lambda item: item[0],
+        )
+        for residual, code, variant in scored[:4]:
+            if not math.isfinite(residual):
+                continue
+            worst = self.worst(Theory(reading, (FAULTS[code],), (variant,)), failing)
+            if best is None or worst < best[1]:
+                best = (code, worst)
+        return best
+
+
+def fit_scale(
+    spec: AttentionSpec, parameters: Parameters, inputs: Inputs, output: Tensor
+) -> float | None:
+    """The factor of the scores that comes nearest to an output, by Gauss-Newton steps.
+
+    Returns:
+        The factor, or None if the steps do not settle.
+    """
+    scale = torch.tensor(spec.scale, dtype=torch.float64)
+
+    def run(value: Tensor) -> Tensor:
+        def scored(t: Trace, s: object) -> None:
+            t.k_shared = t.share(t.k_pos)
+            t.scores = t.q_pos @ t.k_shared.transpose(-2, -1) * value
+
+        return attend(spec, parameters, inputs, replace={"scores": scored}).output
+
+    for start in (1.0, 3.0, 0.3):
+        value = scale * start
+        for _step in range(FIT_STEPS):
+            try:
+                got, slope = torch.func.jvp(run, (value,), (torch.ones_like(value),))
+            except Exception:
+                return None
+            if got.shape != output.shape:
+                return None
+            step = ((output - got) * slope).sum() / slope.square().sum().clamp(min=1e-300)
+            step = step.clamp(-0.5 * value.abs(), 0.5 * value.abs())
+            value = value + step
+            if float(step.abs()) < 1e-15 * float(value.abs()):
+                break
+        if gap(run(value), output) < 1e-9:
+            return float(value)
+    return None
+
+
+def rules_raise(error: Exception) -> bool:
+    """Whether an exception only says that a fault has nothing to act on."""
+    return isinstance(error, Skip)
+
+
+def replace_reading(theory: Theory, **changes: object) -> Theory:
+    """The same faults under a changed reading."""
+    return dataclasses.replace(
+        theory, reading=dataclasses.replace(theory.reading, **changes)  # type: ignore[arg-type]
+    )

@@ -1,0 +1,195 @@
+"""From notes to findings: texts, numbers, and the source line."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, Any
+
+from headwise.report import Finding
+from headwise.texts import translate as _
+from headwise.verifier.faults import FAULTS
+from headwise.verifier.session import CORRECT
+
+if TYPE_CHECKING:
+    from headwise.verifier.engine import Engine, Note
+    from headwise.verifier.evidence import Location
+
+ORDER = ("bug", "unexplained", "hazard", "convention", "numerics")
+
+
+def findings_of(engine: Engine, command: str) -> list[Finding]:
+    """Findings in order of gravity; the first is the diagnosis."""
+    found = [finding_of(engine, note, command) for note in engine.notes]
+    unique: dict[str, Finding] = {}
+    for finding in found:
+        unique.setdefault(finding.code, finding)
+    return sorted(unique.values(), key=lambda f: ORDER.index(f.kind))
+
+
+def finding_of(engine: Engine, note: Note, command: str) -> Finding:
+    """One finding, with its line located."""
+    fault = note.fault
+    kind = note.kind or fault.kind(engine.subject.declared)
+    if fault.code == "M08" and note.case is not None and note.case.causal_flag:
+        kind = "convention"
+    place = locate_note(engine, note) if kind != "numerics" else None
+    line = place.line if place is not None else None
+    file = (place.file if place is not None else None) or engine.subject.file
+    runner = note.runner_up
+    where = [note.where] if note.where else []
+    if note.shown_on and not note.where:
+        where.append(_("differs on: {cases}").format(cases=", ".join(note.shown_on)))
+    where.extend(note.evidence)
+    return Finding(
+        code=fault.full_code,
+        name=fault.name,
+        stage=fault.stage if fault.code != "U00" else (place and place.stage) or "output",
+        kind=kind,  # type: ignore[arg-type]
+        file=file,
+        line=line,
+        lines=tuple(place.lines) if place is not None else (),
+        equivalents=tuple(FAULTS[code].full_code for code in note.equivalents),
+        residual_before=note.before,
+        residual_after=note.after,
+        runner_up=None
+        if runner is None
+        else {"code": FAULTS[runner[0]].full_code, "residual": runner[1]},
+        what=note.what or _(fault.what),
+        where="\n".join(where),
+        why=why_of(engine, note),
+        fix=note.fix or _(fault.fix),
+        repeat=command_of(command, note),
+        evidence={
+            "measured": list(note.evidence),
+            "cases": list(note.shown_on),
+            **({"location": place.reason} if place is not None and place.reason else {}),
+        },
+    )
+
+
+def why_of(engine: Engine, note: Note) -> str:
+    """The mechanism, then the numbers that prove it."""
+    parts = [_(note.fault.why)] if note.fault.why else []
+    if note.theory is not None and note.after is not None and note.before is not None:
+        if note.theory.faults and math.isfinite(note.before):
+            parts.append(
+                _(
+                    "The definition with this fault gives the target's numbers to {after:.1e}; "
+                    "the definition as it is differs by {before:.2g}."
+                ).format(after=note.after, before=note.before)
+            )
+        elif note.theory.faults:
+            parts.append(
+                _(
+                    "The definition with this fault gives the target's numbers to {after:.1e}; "
+                    "against the definition as it is, NaN or an exception stands."
+                ).format(after=note.after)
+            )
+    if note.runner_up is not None:
+        code, residual = note.runner_up
+        parts.append(
+            _("No other single fault comes nearer than {residual:.2g} (HW-{code}).").format(
+                residual=residual, code=code
+            )
+        )
+    return " ".join(parts)
+
+
+def command_of(command: str, note: Note) -> str:
+    """A command that shows the finding again."""
+    if not command or note.case is None:
+        return command
+    return command
+
+
+def locate_note(engine: Engine, note: Note) -> Location | None:
+    """The source line of a note, by recording the target on the case that shows it best."""
+    from headwise.verifier.locate import locate
+    from headwise.verifier.recorder import record
+
+    if note.case is None or not engine.subject.own_files:
+        return None
+    case, session = note.case, engine.session
+    reading = note.theory.reading if note.theory is not None else engine.reading
+    engine.phase(f"locating {note.fault.code}")
+    variant = note.theory.variant if note.theory is not None else CORRECT
+    correct = session.predict(case, reading)
+    faulty = session.predict(case, reading, variant) if note.theory is not None else None
+    if isinstance(correct, Exception):
+        return None
+    if isinstance(faulty, Exception):
+        faulty = None
+    training = note.fault.code == "X07"
+    backward = note.fault.stage == "gradient"
+    thing = session.copy()
+    if training:
+        _turn_dropout_on(thing)
+    options = reading.options(
+        case,
+        lifted=session.lifted,
+        training=training,
+        weights=True if note.fault.code == "M20" else None,
+    )
+    clones = {}
+    for name, tensor in case.inputs.tensors().items():
+        clone = tensor.detach().clone().to(session.dtype)
+        clones[name] = clone.requires_grad_() if backward or training else clone
+    masks = {
+        n: getattr(case.inputs, n).clone()
+        for n in ("keep", "query_keep", "documents")
+        if getattr(case.inputs, n) is not None
+    }
+    inputs = case.inputs.replace(**clones, **masks)
+
+    def call() -> Any:
+        return session.subject.call(thing, inputs, options)
+
+    with contextlib.suppress(Exception):
+        recording = record(
+            call,
+            own_files=engine.subject.own_files,
+            adapters=engine.subject.adapters,
+            backward=backward,
+        )
+        return locate(
+            recording,
+            correct=correct,
+            faulty=faulty,
+            code=note.fault.code,
+            inputs=inputs,
+            spec=session.spec_for(case, reading),
+        )
+    return None
+
+
+def _turn_dropout_on(thing: Any) -> None:
+    from torch import nn
+
+    if isinstance(thing, nn.Module):
+        for module in thing.modules():
+            if isinstance(module, nn.Dropout) and module.p == 0.0:
+                module.p = 0.25
+
+
+def inferred_of(engine: Engine) -> dict[str, str]:
+    """What nobody declared and was found out."""
+    reading, subject = engine.reading, engine.subject
+    found = dict(engine.inferred)
+    if subject.kind == "layer":
+        found["weights"] = reading.layout.name
+        if reading.spec.positions is not None and not (
+            {"rope", "alibi", "positions"} & subject.declared
+        ):
+            found["positions"] = str(reading.spec.positions)
+    if "causal" not in subject.declared:
+        found["causal"] = _("yes") if reading.spec.is_causal else _("no")
+    if reading.time_first and "layout" not in found:
+        found["layout"] = "(T, B, D)"
+    if reading.tensor_layout != "BHTD":
+        found["layout"] = "(B, T, H, D)"
+    if engine.session.lifted:
+        found["precision"] = _("float64, with float32 casts inside lifted")
+    return found
+
+

@@ -1,0 +1,295 @@
+"""Properties that need no reference, and what they prove when they fail."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from headwise.errors import HeadwiseError
+from headwise.report import Check
+from headwise.spec import Rope
+from headwise.texts import translate as _
+from headwise.verifier.cases import Case
+from headwise.verifier.diagnose import Theory
+from headwise.verifier.faults import FAULTS, Variant
+from headwise.verifier.faults.masking import drop_rule, hiding
+from headwise.verifier.session import Reading, gap
+
+if TYPE_CHECKING:
+    from headwise.verifier.engine import Engine
+
+DROPOUT_CALLS = ("dropout", "dropout_", "alpha_dropout", "feature_dropout", "dropout2d")
+
+
+class DropoutWatch(TorchFunctionMode):
+    """Notes every dropout that is on, with what it is applied to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in DROPOUT_CALLS and args:
+            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            on = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
+            if on and p:
+                self.seen.append(args[0].detach().clone())
+        if name == "scaled_dot_product_attention":
+            p = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+            if p:
+                self.seen.append(args[0].detach().clone())
+        return func(*args, **kwargs)
+
+
+def _call(engine: Engine, thing: Any, case: Case, reading: Reading, **changes: Any) -> Tensor | None:
+    """One call without memory; None if it raises or gives no output."""
+    options = reading.options(case, lifted=engine.session.lifted, **changes)
+    try:
+        with torch.no_grad():
+            result, _inputs = engine.session.call(thing, case, options)
+        return engine.session.pick(result, case, reading, options)[0]
+    except HeadwiseError:
+        return None
+    except Exception:
+        return None
+
+
+def _same(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return gap(a, b) <= 1e-10 * max(1.0, float(b.abs().nan_to_num().max()))
+
+
+def check_twice(engine: Engine) -> bool:
+    """Two identical calls, and a call after a different one. True if the result is random."""
+    from headwise.verifier.engine import Note
+
+    engine.phase("two identical calls")
+    forms = [r for r in engine.all_readings if any(engine.runs(c, r) for c in engine.cases)]
+    reading = forms[0] if forms else engine.reading
+    runnable = [c for c in engine.cases if not c.masked and engine.runs(c, reading)]
+    if not runnable:
+        return False
+    case = next((c for c in runnable if c.name == "plain"), runnable[-1])
+    state = torch.random.get_rng_state()
+    session = engine.session
+    try:
+        thing = session.copy()
+        torch.manual_seed(1)
+        first = _call(engine, thing, case, reading)
+        torch.manual_seed(2)
+        second = _call(engine, thing, case, reading)
+        if not _same(first, second):
+            fresh = session.copy()
+            torch.manual_seed(1)
+            third = _call(engine, fresh, case, reading)
+            torch.manual_seed(1)
+            fourth = _call(engine, fresh, case, reading)
+            if _same(third, fourth):
+                return _random(engine, case, reading, first, second)
+            note = Note(FAULTS["B04"], case=case)
+            note.where = _("the second of two identical calls differs by {gap:.2g}").format(
+                gap=gap(first, second) if first is not None and second is not None else float("inf")
+            )
+            engine.notes.append(note)
+            return False
+        for other in runnable:
+            if other is case:
+                continue
+            thing = session.copy()
+            _call(engine, thing, other, reading)
+            again = _call(engine, thing, case, reading)
+            if not _same(first, again):
+                rotary = isinstance(engine.spec.positions, Rope) or any(
+                    isinstance(r.spec.positions, Rope) for r in engine.all_readings[:1]
+                )
+                note = Note(FAULTS["R10" if rotary else "B04"], case=case)
+                note.where = _(
+                    "case {case} gives another result after a call on case {other}"
+                ).format(case=case.name, other=other.name)
+                if first is not None and again is not None:
+                    note.before = gap(first, again)
+                engine.notes.append(note)
+                return False
+    finally:
+        torch.random.set_rng_state(state)
+    engine.checks.append(
+        Check(name="repeatable", case=case.name, passed=True, error=0.0, allowed=0.0)
+    )
+    return False
+
+
+def _random(
+    engine: Engine, case: Case, reading: Reading, first: Tensor | None, second: Tensor | None
+) -> bool:
+    from headwise.verifier.engine import Note
+
+    difference = gap(first, second) if first is not None and second is not None else float("inf")
+    engine.checks.append(
+        Check(name="repeatable", case=case.name, passed=False, error=difference, allowed=0.0)
+    )
+    with DropoutWatch() as watch:
+        _call(engine, engine.session.copy(), case, reading)
+    if watch.seen:
+        note = Note(FAULTS["B01"], case=case, before=difference)
+        note.where = _("two calls in evaluation mode differ by {gap:.2g} (case {case})").format(
+            gap=difference, case=case.name
+        )
+        engine.notes.append(note)
+    else:
+        engine.unstable = True
+    engine.reading = reading
+    return True
+
+
+def batch_dependent(engine: Engine, reading: Reading) -> Any:
+    """B03 as a note, if a sample's result depends on its neighbours; None otherwise."""
+    from headwise.verifier.engine import Note
+
+    names = ("plain", "left padding", "right padding")
+    for case in (c for c in engine.cases if c.name in names and c.inputs.batch > 1):
+        outcome = engine.session.outcome(case, reading)
+        if outcome.output is None:
+            continue
+        for row in range(case.inputs.batch):
+            i = case.inputs
+            cut = {n: t[row : row + 1] for n, t in i.tensors().items()}
+            if i.keep is not None:
+                cut["keep"] = i.keep[row : row + 1]
+            single = Case(case.name, i.replace(**cut), case.queries[row : row + 1], case.causal_flag)
+            alone = _call(engine, engine.session.copy(), single, reading)
+            if alone is None:
+                continue
+            together = outcome.output[row : row + 1]
+            real = case.queries[row : row + 1]
+            difference = gap(together, alone, real)
+            if difference > 1e-9:
+                note = Note(FAULTS["B03"], case=case, before=difference)
+                note.where = _(
+                    "sample {row} of case {case} alone and in its batch differ by {gap:.2g}"
+                ).format(row=row, case=case.name, gap=difference)
+                return note
+    return None
+
+
+def check_returned_weights(engine: Engine, theory: Theory) -> None:
+    """Compare returned attention weights, and the output on the path that returns them (M20)."""
+    from headwise.verifier.engine import Note
+
+    reading = theory.reading
+    asked = True if "weights" in engine.subject.offers else None
+    adapter = bool(engine.subject.styles and engine.subject.styles[0].shape == "adapter")
+    names = ("plain",) if adapter else ("plain", "left padding", "right padding", "causal switch")
+    for name in names:
+        case = next((c for c in engine.cases if c.name == name), None)
+        if case is None or (case.masked and reading.style is None):
+            continue
+        outcome = engine.session.outcome(case, reading, weights=asked)
+        trace = engine.session.predict(case, reading, theory.variant)
+        if outcome.output is None or isinstance(trace, Exception):
+            continue
+        rows = engine.session.real_rows(case, reading)
+        allowed = engine.session.allowance(case, reading)
+        error = gap(outcome.output, trace.output, rows) if asked else 0.0
+        wrong_weights = 0.0
+        if outcome.weights is not None:
+            expected = trace.weights
+            if outcome.weights.dim() == 3:
+                expected = expected.mean(1)
+            wrong_weights = gap(outcome.weights, expected, rows)
+            engine.checks.append(
+                Check(
+                    name="returned weights",
+                    case=name,
+                    passed=wrong_weights <= allowed,
+                    error=wrong_weights,
+                    allowed=allowed,
+                )
+            )
+        if error <= allowed and wrong_weights <= allowed:
+            continue
+        note = Note(FAULTS["M20"], case=case, before=max(error, wrong_weights))
+        for dropped in (("padding",), ("causal",), ("padding", "causal"), ("custom",)):
+            variant = Variant("", hiding(drop_rule(*dropped), "fill -inf"))
+            without = engine.session.predict(case, reading, variant)
+            if isinstance(without, Exception):
+                continue
+            expected = without.weights
+            if outcome.weights is not None and outcome.weights.dim() == 3:
+                expected = expected.mean(1)
+            after = gap(outcome.output, without.output, rows) if error > allowed else 0.0
+            if outcome.weights is not None and wrong_weights > allowed:
+                after = max(after, gap(outcome.weights, expected, rows))
+            if after <= allowed and without is not trace:
+                note.after = after
+                note.theory = Theory(reading, (FAULTS["M20"],), (variant,))
+                note.where = _("without the {rules} mask when weights are asked for").format(
+                    rules=" + ".join(dropped)
+                )
+                engine.notes.insert(0, note)
+                return
+        unexplained = Note(FAULTS["U00"], case=case, before=note.before)
+        unexplained.what = (
+            _("asking for the weights changes the output")
+            if error > allowed
+            else _("the returned weights are not the weights of the definition")
+        )
+        engine.notes.append(unexplained)
+        return
+
+
+def dropout_place(engine: Engine) -> None:
+    """X07: in training mode, is dropout applied to the scores instead of the weights?"""
+    from headwise.verifier.engine import Note
+
+    reading = engine.reading
+    case = next((c for c in engine.cases if c.name == "plain"), None)
+    if case is None:
+        return
+    thing = engine.session.copy()
+    if isinstance(thing, nn.Module):
+        for module in thing.modules():
+            if isinstance(module, nn.Dropout) and module.p == 0.0:
+                module.p = 0.25
+    elif "dropout" not in engine.subject.offers:
+        return
+    trace = engine.session.predict(case, reading)
+    if isinstance(trace, Exception):
+        return
+    engine.phase("dropout")
+    state = torch.random.get_rng_state()
+    with contextlib.suppress(Exception), DropoutWatch() as watch:
+        torch.manual_seed(5)
+        _call(engine, thing, case, reading, training=True)
+    torch.random.set_rng_state(state)
+    for tensor in watch.seen:
+        for name in ("scores", "masked_scores"):
+            if _equal_values(tensor, getattr(trace, name)):
+                note = Note(FAULTS["X07"], case=case)
+                note.where = _("in training, dropout is applied to a tensor equal to the {name}").format(
+                    name=name
+                )
+                engine.notes.append(note)
+                return
+        if _equal_values(tensor, trace.weights):
+            engine.checks.append(
+                Check(name="dropout on weights", case=case.name, passed=True)
+            )
+
+
+def _equal_values(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, in any order of axes."""
+    if a.numel() != b.numel():
+        return False
+    left = a.detach().double().flatten().nan_to_num(0.0, -1e300, -1e300).sort().values
+    right = b.detach().double().flatten().nan_to_num(0.0, -1e300, -1e300).sort().values
+    left, right = left.clamp(min=-1e6), right.clamp(min=-1e6)
+    return bool(torch.allclose(left, right, rtol=1e-6, atol=1e-7))

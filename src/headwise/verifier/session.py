@@ -1,0 +1,450 @@
+"""Calling the target and the definition on cases, once each, with everything kept."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headwise.errors import HeadwiseError, TargetError
+from headwise.numerics import eps, float64_allowance, largest
+from headwise.reference import Inputs, Parameters, Trace, attend
+from headwise.reference.setting import Setting
+from headwise.spec import AttentionSpec
+from headwise.texts import translate as _
+from headwise.verifier.cases import Case
+from headwise.verifier.faults import Variant
+from headwise.verifier.faults.masking import Skip
+from headwise.verifier.layouts import EMPTY, Layout
+from headwise.verifier.lift import Lift
+from headwise.verifier.names import role_of
+from headwise.verifier.subject import Options, PadStyle, Subject
+
+CORRECT = Variant("")
+"""The definition as it is."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A way of understanding the target: what it is, where its weights are, how it is called."""
+
+    spec: AttentionSpec
+    layout: Layout = EMPTY
+    time_first: bool = False
+    tensor_layout: str = "BHTD"
+    style: PadStyle | None = None
+    words: tuple[tuple[str, str], ...] = ()
+
+    def options(self, case: Case, **changes: Any) -> Options:
+        """How to call the target on a case under this reading."""
+        given: dict[str, Any] = {
+            "style": self.style,
+            "time_first": self.time_first,
+            "layout": self.tensor_layout,
+            "causal_flag": True if case.causal_flag else None,
+        }
+        return Options(**{**given, **changes})
+
+
+@dataclass
+class Outcome:
+    """What one call of the target gave.
+
+    Args:
+        output: (B, Tq, Dm) or (B, Hq, Tq, Dv), or None if it raised.
+        weights: attention weights, if it returned some.
+        error: the exception, if it raised.
+        mutated: names of inputs that the call changed.
+    """
+
+    output: Tensor | None = None
+    weights: Tensor | None = None
+    error: Exception | None = None
+    mutated: tuple[str, ...] = ()
+
+
+@dataclass
+class Gradients:
+    """Gradients by name of input or parameter; None = not reached."""
+
+    values: dict[str, Tensor | None] = field(default_factory=dict)
+    error: Exception | None = None
+
+
+class Session:
+    """One target with random weights, and a memory of its results.
+
+    Args:
+        subject: the target.
+        seed: of the weights.
+        phase: told what is being done, so that a hang can be described.
+    """
+
+    def __init__(
+        self, subject: Subject, *, seed: int, phase: Callable[[str], None] = lambda name: None
+    ) -> None:
+        self.subject, self.seed, self.phase = subject, seed, phase
+        self.pid = os.getpid()
+        self.dtype = torch.float64
+        self.lifted = False
+        self.phase("constructing")
+        self.object = self._fresh()
+        self._outcomes: dict[Any, Outcome] = {}
+        self._traces: dict[Any, Trace | Exception] = {}
+
+    # -------------------------------------------------------------- the target
+    def _fresh(self) -> Any:
+        with self._contained(_("while it is built")):
+            thing = self.subject.make()
+        if isinstance(thing, nn.Module):
+            try:
+                thing = copy.deepcopy(thing)
+            except Exception:  # objects that refuse to be copied are used as they are
+                thing = thing
+            thing = thing.to(self.dtype).eval()
+            randomise(thing, seed=self.seed)
+        return thing
+
+    def set_dtype(self, dtype: torch.dtype) -> None:
+        """Work in another precision from now on, for targets that refuse float64."""
+        self.dtype = dtype
+        self.object = self._fresh()
+        self._outcomes.clear()
+
+    def copy(self) -> Any:
+        """The target with its weights, in the state it has when new."""
+        if not isinstance(self.object, nn.Module):
+            return self.object
+        try:
+            return copy.deepcopy(self.object)
+        except Exception:
+            return self.object
+
+    @contextlib.contextmanager
+    def _contained(self, when: str) -> Iterator[None]:
+        try:
+            yield
+        except SystemExit as error:
+            raise TargetError(
+                _("the target exits (sys.exit({code!r})) {when}").format(
+                    code=error.code, when=when
+                )
+            ) from error
+        finally:
+            self.check_process()
+
+    def check_process(self) -> None:
+        """End a copy of this process that the target forked."""
+        if os.getpid() != self.pid:
+            os._exit(0)
+
+    def tensors(self, thing: Any = None) -> dict[str, Tensor]:
+        """The target's parameters by name."""
+        thing = self.object if thing is None else thing
+        return dict(thing.named_parameters()) if isinstance(thing, nn.Module) else {}
+
+    def call(
+        self, thing: Any, case: Case, options: Options, inputs: Inputs | None = None
+    ) -> tuple[Any, Inputs]:
+        """Call the target on copies of a case's inputs; returns its result and the copies."""
+        given = case.inputs if inputs is None else inputs
+        clones = {n: t.detach().clone().to(self.dtype) for n, t in given.tensors().items()}
+        more = {
+            n: getattr(given, n).clone()
+            for n in ("keep", "query_keep", "documents")
+            if getattr(given, n) is not None
+        }
+        fresh = given.replace(**clones, **more)
+        self.phase(f"case {case.name}")
+        return self._invoke(thing, fresh, options), fresh
+
+    def _invoke(self, thing: Any, inputs: Inputs, options: Options) -> Any:
+        lift = Lift() if options.lifted else contextlib.nullcontext()
+        with self._contained(_("when it is called")), lift:
+            return self.subject.call(thing, inputs, options)
+
+    def outcome(self, case: Case, reading: Reading, **changes: Any) -> Outcome:
+        """The target's result on a case, remembered."""
+        changes.setdefault("lifted", self.lifted)
+        options = reading.options(case, **changes)
+        key = (case.name, options)
+        if key not in self._outcomes:
+            self._outcomes[key] = self._run(case, options, reading)
+        return self._outcomes[key]
+
+    def _run(self, case: Case, options: Options, reading: Reading) -> Outcome:
+        thing = self.copy()
+        try:
+            with torch.no_grad():
+                result, given = self.call(thing, case, options)
+        except HeadwiseError:
+            raise
+        except Exception as error:
+            return Outcome(error=error)
+        originals = {**case.inputs.tensors()}
+        mutated = tuple(
+            name
+            for name, tensor in given.tensors().items()
+            if not torch.equal(tensor, originals[name].to(self.dtype))
+            and bool(tensor.isfinite().all())
+        )
+        if case.inputs.keep is not None and not torch.equal(
+            given.keep if given.keep is not None else case.inputs.keep, case.inputs.keep
+        ):
+            mutated = (*mutated, "mask")
+        try:
+            output, weights = self.pick(result, case, reading, options)
+        except TargetError as error:
+            return Outcome(error=error, mutated=mutated)
+        return Outcome(output, weights, None, mutated)
+
+    def pick(
+        self, result: Any, case: Case, reading: Reading, options: Options
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output and the weights among what the target returned."""
+        found = list(_tensors_in(result))
+        i, spec = case.inputs, reading.spec
+        b, q_len, kv_len = i.batch, i.q_len, i.kv_len
+        weight_shapes = ((b, spec.num_heads, q_len, kv_len), (b, q_len, kv_len))
+        if i.x is None:
+            wanted = {(b, spec.num_heads, q_len, spec.v_head_dim)}
+        else:
+            wanted = {(b, q_len, spec.d_model), (b, q_len, spec.num_heads * spec.v_head_dim)}
+        output = None
+        for tensor in found:
+            seen = tensor.transpose(0, 1) if options.time_first and tensor.dim() == 3 else tensor
+            if tuple(seen.shape) in wanted and tensor.is_floating_point():
+                output = seen
+                break
+        if output is None:
+            raise TargetError(
+                _("no tensor of shape {wanted} among what it returned: {shapes}").format(
+                    wanted=" or ".join(str(list(w)) for w in sorted(wanted)),
+                    shapes=[list(t.shape) for t in found] or type(result).__name__,
+                )
+            )
+        weights = next(
+            (t for t in found if tuple(t.shape) in weight_shapes and t is not output), None
+        )
+        return output.detach(), None if weights is None else weights.detach()
+
+    def gradients(self, case: Case, reading: Reading, upstream: Tensor) -> Gradients:
+        """The target's gradients of sum(output · upstream), by name."""
+        thing = self.copy()
+        leaves: dict[str, Tensor] = {}
+        clones = {}
+        for name, tensor in case.inputs.tensors().items():
+            clones[name] = tensor.detach().clone().to(self.dtype).requires_grad_()
+            leaves[name] = clones[name]
+        for name, tensor in self.tensors(thing).items():
+            leaves[name] = tensor.requires_grad_()
+        options = reading.options(case, lifted=self.lifted)
+        self.phase(f"gradients, case {case.name}")
+        try:
+            result = self._invoke(thing, case.inputs.replace(**clones), options)
+            lift = Lift() if self.lifted else contextlib.nullcontext()
+            with lift:
+                output = self._grad_output(result, case, reading, options)
+                grads = torch.autograd.grad(
+                    (output * upstream.to(output.dtype)).sum(),
+                    list(leaves.values()),
+                    allow_unused=True,
+                )
+        except HeadwiseError:
+            raise
+        except Exception as error:
+            return Gradients(error=error)
+        finally:
+            self.check_process()
+        return Gradients(dict(zip(leaves, grads, strict=True)))
+
+    def _grad_output(
+        self, result: Any, case: Case, reading: Reading, options: Options
+    ) -> Tensor:
+        chosen, _weights = self.pick(result, case, reading, options)
+        for tensor in _tensors_in(result):
+            seen = tensor.transpose(0, 1) if options.time_first and tensor.dim() == 3 else tensor
+            if seen.shape == chosen.shape and torch.equal(
+                seen.detach().nan_to_num(), chosen.nan_to_num()
+            ):
+                return seen
+        raise TargetError(_("the output is not among what it returned"))
+
+    # -------------------------------------------------------------- the definition
+    def inputs(self, case: Case) -> Inputs:
+        """The case's inputs, with the rotary tables that the target is handed, if any."""
+        if self.subject.angles is None:
+            return case.inputs
+        return case.inputs.replace(angles=self.subject.angles(case.inputs))
+
+    def parameters(self, reading: Reading, tensors: Mapping[str, Tensor] | None = None) -> Parameters:
+        """The target's weights in the definition's layout, float64."""
+        given = self.tensors() if tensors is None else tensors
+        return reading.layout.read({n: t.double() for n, t in given.items()})
+
+    def spec_for(self, case: Case, reading: Reading) -> AttentionSpec:
+        """The specification on a case: causal where the target's switch is on."""
+        if case.causal_flag:
+            return reading.spec.replace(is_causal=True)
+        return reading.spec
+
+    def predict(self, case: Case, reading: Reading, variant: Variant = CORRECT) -> Trace | Exception:
+        """What the definition, or the definition with a fault, gives on a case."""
+        key = (case.name, id(reading.spec), reading.layout.name, id(variant))
+        if variant is CORRECT and key in self._traces:
+            return self._traces[key]
+        try:
+            with torch.no_grad():
+                trace: Trace | Exception = variant.run(
+                    self.spec_for(case, reading),
+                    self.detached(reading),
+                    self.inputs(case),
+                )
+        except Skip:
+            return self.predict(case, reading)
+        except Exception as error:
+            trace = error
+        if variant is CORRECT:
+            self._traces[key] = trace
+            self._keep_alive(reading)
+        return trace
+
+    _alive: list[Any]
+
+    def _keep_alive(self, reading: Reading) -> None:
+        # ids are keys of the memory, so what they belong to must not be collected
+        if not hasattr(self, "_alive"):
+            self._alive = []
+        self._alive.append(reading)
+
+    def detached(self, reading: Reading) -> Parameters:
+        """Parameters without gradients, remembered per layout."""
+        memory = self.__dict__.setdefault("_parameters", {})
+        key = (id(self.object), reading.layout.name)
+        if key not in memory:
+            memory[key] = self.parameters(reading).map(lambda t: t.detach())
+        found: Parameters = memory[key]
+        return found
+
+    def expected_gradients(
+        self, case: Case, reading: Reading, upstream: Tensor, variant: Variant = CORRECT
+    ) -> Gradients:
+        """The definition's gradients for the target's own parameters, by the same names."""
+        leaves = {
+            n: t.detach().double().clone().requires_grad_() for n, t in self.tensors().items()
+        }
+        inputs = self.inputs(case)
+        clones = {
+            n: t.detach().double().clone().requires_grad_() for n, t in inputs.tensors().items()
+        }
+        try:
+            trace = variant.run(
+                self.spec_for(case, reading),
+                reading.layout.read(leaves),
+                inputs.replace(**clones),
+            )
+            every = {**clones, **leaves}
+            grads = torch.autograd.grad(
+                (trace.output * upstream).sum(), list(every.values()), allow_unused=True
+            )
+        except Skip:
+            return self.expected_gradients(case, reading, upstream)
+        except Exception as error:
+            return Gradients(error=error)
+        return Gradients(dict(zip(every, grads, strict=True)))
+
+    # -------------------------------------------------------------- comparing
+    def allowance(self, case: Case, reading: Reading, *, rows: int = 0) -> float:
+        """What rounding explains on a case, from sum lengths, magnitude and sharpness."""
+        trace = self.predict(case, reading)
+        if isinstance(trace, Exception):
+            return 1e-9
+        spec, kv_len = reading.spec, case.inputs.kv_len
+        terms = spec.d_model + spec.head_dim + kv_len + spec.num_heads * spec.v_head_dim + rows
+        visible = trace.scores.masked_fill(~trace.visible.expand(trace.scores.shape), 0.0)
+        sharpness = 1.0 + largest([visible])
+        scale = max(largest([trace.output]), 1e-3)
+        allowed = float64_allowance(terms=terms, scale=scale, sharpness=sharpness)
+        return allowed * (eps(self.dtype) / eps(torch.float64))
+
+    def real_rows(self, case: Case, reading: Reading) -> Tensor:
+        """(B, Tq) bool: real queries that see at least one key."""
+        trace = self.predict(case, reading)
+        if isinstance(trace, Exception):
+            return case.queries
+        seen = trace.visible.any(-1).all(1)
+        return case.queries & seen
+
+
+def gap(got: Tensor, want: Tensor, rows: Tensor | None = None) -> float:
+    """Largest difference of two outputs on some rows; NaN in the same places counts as equal.
+
+    Args:
+        got, want: (B, Tq, ·) or (B, H, Tq, ·).
+        rows: (B, Tq) bool; None = all.
+    """
+    if got.shape != want.shape:
+        return math.inf
+    a, b = got.detach().double(), want.detach().double()
+    if rows is not None:
+        chosen = rows[..., None] if a.dim() == 3 else rows[:, None, :, None]
+        chosen = chosen.expand(a.shape)
+        a, b = a[chosen], b[chosen]
+    if a.numel() == 0:
+        return 0.0
+    same = (a == b) | (a.isnan() & b.isnan())
+    gaps = torch.where(same, 0.0, (a - b).abs())
+    return float(torch.where(gaps.isnan(), math.inf, gaps).max())
+
+
+def _tensors_in(result: Any) -> Iterator[Tensor]:
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, Mapping):
+        for value in result.values():
+            yield from _tensors_in(value)
+    elif isinstance(result, list | tuple):
+        for value in result:
+            yield from _tensors_in(value)
+
+
+def randomise(module: nn.Module, *, seed: int) -> None:
+    """Distinct random values for every parameter, in place.
+
+    Fresh layers have zero biases and unit gains, which hide faults. Matrices get a spread that
+    keeps scores of order one; gains stay around one.
+    """
+    generator = torch.Generator().manual_seed(77_000 + seed)
+    with torch.no_grad():
+        for name, tensor in module.named_parameters():
+            if not tensor.is_floating_point():
+                continue
+            draw = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+            role = role_of(name) or ""
+            if role.endswith("norm") and not name.endswith("bias"):
+                values = 1.0 + 0.4 * draw
+            elif role == "positions":
+                values = 0.7 * draw
+            elif tensor.dim() >= 2:
+                values = 1.2 * draw / math.sqrt(max(tensor.shape[-2:]))
+            else:
+                values = 0.5 * draw
+            tensor.copy_(values.to(tensor.dtype))
+
+
+def correct_setting(spec: AttentionSpec, parameters: Parameters, inputs: Inputs) -> Setting:
+    """A setting for looking at rules without running anything."""
+    return Setting(spec, parameters, inputs)
+
+
+def plain_trace(spec: AttentionSpec, parameters: Parameters, inputs: Inputs) -> Trace:
+    """The definition, without gradients."""
+    with torch.no_grad():
+        return attend(spec, parameters, inputs)

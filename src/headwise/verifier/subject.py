@@ -1,0 +1,144 @@
+"""The thing under test, in one call form, however it was declared or bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from headwise.reference import Inputs
+from headwise.texts import translate as _
+
+TargetKind = Literal["layer", "function"]
+Polarity = Literal["keep", "ignore"]
+
+
+@dataclass(frozen=True)
+class PadStyle:
+    """How a padding mask is handed to the target.
+
+    Args:
+        shape: ``2d`` (B, Tk), ``key4d`` (B, 1, 1, Tk), ``full4d`` (B, 1, Tq, Tk), ``3d``
+            (B, Tq, Tk), or ``adapter`` (the file's own adapter takes (B, Tk), True = real).
+        polarity: whether True (or 1) means real.
+        dtype: ``bool``, ``int``, ``float`` (0/1), or ``added`` (0 and −inf).
+    """
+
+    shape: str
+    polarity: Polarity = "keep"
+    dtype: str = "bool"
+
+    def make(self, keep: Tensor, q_len: int, dtype: torch.dtype) -> Tensor:
+        """The mask tensor for a (B, Tk) bool mask, True = real."""
+        b, kv_len = keep.shape
+        mask = keep
+        if self.shape == "key4d":
+            mask = keep[:, None, None, :]
+        elif self.shape == "full4d":
+            mask = keep[:, None, None, :].expand(b, 1, q_len, kv_len)
+        elif self.shape == "3d":
+            mask = keep[:, None, :].expand(b, q_len, kv_len)
+        if self.dtype == "added":
+            return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
+        mask = mask if self.polarity == "keep" else ~mask
+        return mask.clone() if self.dtype == "bool" else mask.to(
+            torch.long if self.dtype == "int" else dtype
+        )
+
+    def sentence(self) -> str:
+        """The style in words."""
+        shapes = {
+            "2d": "(B, Tk)",
+            "key4d": "(B, 1, 1, Tk)",
+            "full4d": "(B, 1, Tq, Tk)",
+            "3d": "(B, Tq, Tk)",
+            "adapter": "(B, Tk)",
+        }
+        meaning = {
+            ("keep", "bool"): _("True = real token"),
+            ("ignore", "bool"): _("True = ignore"),
+            ("keep", "int"): _("1 = real token"),
+            ("ignore", "int"): _("1 = ignore"),
+            ("keep", "float"): _("1.0 = real token"),
+            ("ignore", "float"): _("1.0 = ignore"),
+        }.get((self.polarity, self.dtype), _("added to the scores, −inf = hidden"))
+        return f"{shapes[self.shape]}, {meaning}"
+
+
+ADAPTER_STYLE = PadStyle("adapter")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to call the target once.
+
+    Args:
+        style: how to hand over the padding mask.
+        training: training mode (dropout on).
+        weights: ask for the attention weights (None = the target's own default).
+        causal_flag: value of the target's causal switch (None = leave it alone).
+        time_first: hand over (T, B, D) instead of (B, T, D).
+        layout: of a function's tensors, ``BHTD`` or ``BTHD``.
+        lifted: float32 casts inside are dropped.
+    """
+
+    style: PadStyle | None = None
+    training: bool = False
+    weights: bool | None = None
+    causal_flag: bool | None = None
+    time_first: bool = False
+    layout: str = "BHTD"
+    lifted: bool = False
+
+
+Caller = Callable[[Any, Inputs, Options], Any]
+
+
+@dataclass
+class Subject:
+    """A target, ready to be called.
+
+    Args:
+        label: as the user named it.
+        kind: ``layer`` (takes x) or ``function`` (takes q, k, v).
+        make: builds a fresh object.
+        call: (object, inputs, options) → what the target returns.
+        words: what is known about the layer, in the words of the specification.
+        declared: the words that the user or a configuration declared.
+        notes: what was inferred, to be printed.
+        offers: any of ``self``, ``padding``, ``cross``, ``documents``, ``weights``, ``dropout``,
+            ``causal-flag``, ``query-mask``, ``grouped``.
+        styles: ways of handing over a padding mask, likeliest first.
+        strong_polarity: what the mask argument's own name says True means, if anything.
+        weights: declared weight layout.
+        file, first_line: where the target is defined.
+        own_files: source files that count as the target's own code.
+        adapters: code objects in them that only call the target.
+        angles: rotary tables that the target is handed, for the definition to use.
+        mask_from: name of the mask argument, for texts.
+    """
+
+    label: str
+    kind: TargetKind
+    make: Callable[[], Any]
+    call: Caller
+    words: dict[str, Any] = field(default_factory=dict)
+    declared: frozenset[str] = frozenset()
+    notes: dict[str, str] = field(default_factory=dict)
+    offers: frozenset[str] = frozenset({"self"})
+    styles: tuple[PadStyle, ...] = ()
+    strong_polarity: Polarity | None = None
+    weights: Mapping[str, str] | None = None
+    file: str | None = None
+    first_line: int | None = None
+    own_files: frozenset[str] = frozenset()
+    adapters: frozenset[CodeType] = frozenset()
+    angles: Callable[[Inputs], tuple[Tensor, Tensor] | None] | None = None
+    mask_from: str = ""
+    ends_before_output: bool = False
+    fixed_sizes: bool = True
+    time_first: bool | None = False
