@@ -158,6 +158,7 @@ def first_stale(case: Case) -> Location | None:
     """The first instruction that made a tensor of the definition once, and later makes none."""
     a = case.a
     good: set[int] = set()
+    fine: set[tuple[str, str, int]] = set()
     for number, op, value, again in _repeats(case):
         got = a.array(value)
         if got is None or got.dtype == bool or (again and number not in good):
@@ -169,6 +170,7 @@ def first_stale(case: Case) -> Location | None:
         ) or any(wanted.part(got, room) is not None for wanted in a.right.values())
         if known:
             good.add(number)
+            fine.update((f.file, f.function, f.offset) for f in op.frames)
         elif again:
             reason = _("this was right in an earlier step and is wrong in this one")
             writers = [
@@ -178,7 +180,8 @@ def first_stale(case: Case) -> Location | None:
             ]
             if op.view and writers:
                 return case.at(writers[-1], reason, op)
-            return case.at(op, reason)
+            frames = [f for f in op.frames if (f.file, f.function, f.offset) not in fine]
+            return case.on([*(frames or op.frames[-1:]), *op.frames], reason)
     return None
 
 
