@@ -11,9 +11,10 @@ from headwise.spec import AttentionSpec
 from headwise.stages import place_of
 from headwise.texts import translate as _
 from headwise.verifier.alignment import Alignment
-from headwise.verifier.evidence import Case, Location, departure, missing_step, unexplained
+from headwise.verifier.evidence import Case, Location, Rule, departure, missing_step, unexplained
 from headwise.verifier.location_rules import RULES
 from headwise.verifier.recorder import Recording
+from headwise.verifier.rules_cache import first_stale, steps_of
 
 __all__ = ["Location", "locate"]
 
@@ -47,7 +48,9 @@ def locate(
     if not any(op.frames for op in (*recording.ops, *recording.calls)):
         reason = _("no line of the target's own files took part in the computation")
         return Location(None, None, (), stage, reason)
-    rules = (unexplained,) if code == "U00" else (*RULES.get(code, ()), departure, missing_step)
+    rules: tuple[Rule, ...] = (*RULES.get(code, ()), departure, missing_step)
+    if code == "U00":
+        rules = (first_stale,) if len(steps_of(case)) > 1 else (unexplained,)
     for rule in rules:
         found = rule(case)
         if found is not None:
