@@ -371,6 +371,15 @@ def test_each_head_has_its_own_sink_even_a_large_one():
     assert t.weights[0, :, 0].tolist() == [[0.5, 0.5], [0, 0]]
 
 
+def test_the_gradient_of_a_large_sink_is_finite():
+    # Weights exp(-1000) = 0: nothing depends on anything, and exp(1000) is never formed.
+    spec, inputs = uniform(1, 2, sinks=True)
+    sinks, q = tensor([1000]).requires_grad_(), inputs.q.clone().requires_grad_()
+    context = attend(spec, Parameters(sinks=sinks), inputs.replace(q=q)).context
+    gradients = torch.autograd.grad(context, [sinks, q], torch.ones_like(context))
+    assert [gradient.item() for gradient in gradients] == [0, 0]
+
+
 def test_large_scores_do_not_overflow():
     # Scores 2000 and 2000 - ln 3: weights 3/4 and 1/4. The allowance has |s| = 2000 in it.
     spec = AttentionSpec(d_model=1, num_heads=1)
