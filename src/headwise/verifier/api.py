@@ -133,7 +133,15 @@ def verify_request(request: Mapping[str, Any], phase: Phase) -> Report:
         UsageError: exit code 2.
         TargetError: the target can't be run, exit code 3.
     """
-    torch.set_num_threads(min(torch.get_num_threads(), 2))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # tensors are tiny: more threads only wait for each other
+    try:
+        return _verify_request(request, phase)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _verify_request(request: Mapping[str, Any], phase: Phase) -> Report:
     phase("importing the target")
     before = time.perf_counter()
     subject = subject_of(request)

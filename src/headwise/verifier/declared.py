@@ -58,7 +58,8 @@ def declared_subject(
     offers = set()
     if run is not None:
         offers.add("self")
-    if "keep" in takes and (merged.get("padding_mask") or not declared or padding_mask):
+    asked = merged.get("padding_mask") or padding_mask or not declared
+    if asked and ("keep" in takes or cross is not None):
         offers.add("padding")
     if cross is not None:
         offers.add("cross")

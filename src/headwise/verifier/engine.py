@@ -21,7 +21,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case, make_cases
 from headwise.verifier.diagnose import Diagnosis, Search, Theory
-from headwise.verifier.faults import FAULTS, Fault
+from headwise.verifier.faults import FAULTS, Fault, Variant
 from headwise.verifier.readings import base_spec, layouts_of, readings
 from headwise.verifier.session import Reading, Session
 from headwise.verifier.subject import Subject
@@ -353,14 +353,19 @@ class Engine:
     ) -> list[Theory]:
         """Single faults that explain all unmasked cases, most specific first."""
         order = failing + [c for c in cases if c not in failing]
-        found = []
-        options = list(self.search.variants(reading.spec))
-        for fault, variant, _scale in self.search.fitted_scale(reading):
-            options.append((fault, variant))
-        for fault, variant in options:
-            theory = Theory(reading, (fault,), (variant,))
-            if any(self.runs(c, reading) for c in failing) and self.search.explains(theory, order):
-                found.append(theory)
+        found: list[Theory] = []
+        if not any(self.runs(c, reading) for c in failing):
+            return []
+
+        def keep(options: Iterable[tuple[Fault, Variant]]) -> None:
+            for fault, variant in options:
+                theory = Theory(reading, (fault,), (variant,))
+                if self.search.explains(theory, order):
+                    found.append(theory)
+
+        keep(self.search.variants(reading.spec))
+        if not found:
+            keep((fault, variant) for fault, variant, _s in self.search.fitted_scale(reading))
         return self.search.ranked(found)
 
     def _likely_readings(self, plain: list[Case]) -> list[Reading]:
