@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 from importlib import resources
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import jsonschema
@@ -269,9 +270,23 @@ def test_the_first_line_counts_the_checks():
     assert first == "MATCHES  layer.py:Layer  equals the definition of attention in 3 checks"
 
 
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("layer.py", "layer.py:3, 5"),
+        ("/else/where/layer.py", "/else/where/layer.py:3, 5"),
+        ("/x/lib/python3.11/site-packages/torch/nn/layer.py", "torch/nn/layer.py:3, 5"),
+        (str(Path.cwd() / "src" / "layer.py"), "src/layer.py:3, 5"),
+    ],
+)
+def test_paths_are_shown_as_people_name_them(file, shown):
+    text = render_text(report_document(report(dataclasses.replace(BUG, file=file)))).splitlines()
+    assert f"  where  {shown}" in text
+
+
 def test_many_failed_cases_are_counted():
     checks = tuple(Check(name="forward", case=f"c{i}", passed=False, error=1.0) for i in range(9))
-    assert "c0, c1, c2, and 6 more" in render_text(report_document(report(BUG, checks=checks)))
+    assert "c0; c1; c2; and 6 more" in render_text(report_document(report(BUG, checks=checks)))
 
 
 def test_reports_speak_chinese():
