@@ -332,4 +332,101 @@ STYLES = {
                 return self.merge(s.softmax(-1) @ v)
         """,
     ),
+    "polarity-additive": (
+        "M01",
+        {},
+        pads(),
+        """
+        class Layer(Base):
+            def forward(self, x, keep):
+                q, k, v = self.heads(x)
+                m = torch.zeros(keep.shape, dtype=x.dtype).masked_fill(keep, -1e9)  # HERE
+                s = q @ k.mT / 2 + m[:, None, None]
+                return self.merge(s.softmax(-1) @ v)
+        """,
+    ),
+    "mask-of-other-samples": (
+        "M18",
+        {},
+        pads(),
+        """
+        class Layer(Base):
+            def forward(self, x, keep):
+                q, k, v = (t.flatten(0, 1) for t in self.heads(x))
+                m = keep[:, None].repeat(3, 1, 1)  # HERE
+                w = (q @ k.mT / 2).masked_fill(~m, -1e9).softmax(-1)
+                return self.merge((w @ v).unflatten(0, (2, 3)))
+        """,
+    ),
+    "window-too-wide": (
+        "M21",
+        {"is_causal": True, "window": (1, 0)},
+        None,
+        """
+        class Layer(Base):
+            def forward(self, x):
+                q, k, v = self.heads(x)
+                i = torch.arange(x.shape[1])
+                far = i[:, None] - i
+                ok = (far >= 0) & (far <= 2)  # HERE
+                s = (q @ k.mT / 2).masked_fill(~ok, -torch.inf)
+                return self.merge(s.softmax(-1) @ v)
+        """,
+    ),
+    "softcap-after-mask": (
+        "S09",
+        {"softcap": 5.0, "is_causal": True},
+        None,
+        """
+        class Layer(Base):
+            def forward(self, x):
+                q, k, v = self.heads(x)
+                s = (q @ k.mT / 2).masked_fill(torch.ones(5, 5).triu(1).bool(), -1e9)
+                s = 5 * torch.tanh(s / 5)  # HERE
+                return self.merge(s.softmax(-1) @ v)
+        """,
+    ),
+    "rotary-base": (
+        "R03",
+        {"positions": Rope(pairs="halves")},
+        None,
+        """
+        def turn(t):
+            frequency = 500000.0 ** (-torch.arange(0, 4, 2).double() / 4)  # HERE
+            angle = torch.arange(t.shape[-2])[:, None] * frequency
+            a, b = t.chunk(2, -1)
+            c, s = angle.cos(), angle.sin()
+            return torch.cat([a * c - b * s, b * c + a * s], -1)
+
+        class Layer(Base):
+            def forward(self, x):
+                q, k, v = self.heads(x)
+                q, k = turn(q), turn(k)
+                return self.merge(F.scaled_dot_product_attention(q, k, v))
+        """,
+    ),
+    "values-are-keys": (
+        "A02",
+        {},
+        None,
+        """
+        class Layer(Base):
+            def forward(self, x):
+                q, k, v = self.heads(x)
+                w = (q @ k.mT / 2).softmax(-1)
+                y = w @ k  # HERE
+                return self.merge(y)
+        """,
+    ),
+    "weights-stored-the-other-way": (
+        "P04",
+        {},
+        None,
+        """
+        class Layer(Base):
+            def forward(self, x):
+                q, k, v = (self.split(x @ f.weight) for f in (self.q, self.k, self.v))  # HERE
+                return self.merge(F.scaled_dot_product_attention(q, k, v))
+        """,
+    ),
 }

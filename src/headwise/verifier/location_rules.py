@@ -26,9 +26,11 @@ from headwise.verifier.rules_cache import (
     wrong_positions,
 )
 from headwise.verifier.rules_forward import (
+    late_cap,
     one_sided,
     outermost_departure,
     rebound_mask,
+    rotary_table,
     skipped_branch,
     swapped,
     unmasked_softmax,
@@ -42,7 +44,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "P01": (swapped,),
     "P02": (swapped,),
     "P07": (outermost_departure,),
+    "R03": (rotary_table,),
     "R05": (one_sided,),
+    "R07": (rotary_table,),
+    "S09": (late_cap,),
     "R08": (first_stale,),
     "R15": (stale_bias,),
     **dict.fromkeys(("R02", "R10", "R11", "R12"), (wrong_positions, first_stale)),

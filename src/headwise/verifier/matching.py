@@ -224,7 +224,12 @@ def bias_fits(got: Array, bias: Array, visible: Array, tolerance: float) -> bool
 
 
 def spread(got: Array, shape: tuple[int, ...]) -> Array | None:
-    """``got`` broadcast to (B, H, Tq, Tk); (B, Tq, Tk) and (B·H, Tq, Tk) are understood."""
+    """``got`` broadcast to (B, H, Tq, Tk).
+
+    (B, Tk), (B, Tq, Tk) and (B·H, Tq, Tk) are understood as well.
+    """
+    if got.ndim == 2 and got.shape == (shape[0], shape[3]) and shape[0] != shape[2]:
+        got = got[:, None, None]
     if got.ndim == 3 and got.shape[0] != shape[1]:
         if got.shape[0] == shape[0]:
             got = got[:, None]

@@ -253,9 +253,9 @@ def record(
         A ``Recording``; if the call raised, what was recorded until then, and the exception.
 
     Example:
-        >>> recording = record(lambda: torch.ones(2).softmax(0), own_files=[])
-        >>> [op.name for op in recording.ops]
-        ['ones', '_softmax']
+        >>> scores = torch.ones(2)
+        >>> [op.name for op in record(lambda: scores.softmax(0) * 2, own_files=[]).ops]
+        ['_softmax', 'mul']
     """
     started = time.perf_counter()
     r = _Recorder(own_files, adapters, sys._getframe())  # noqa: SLF001
@@ -275,7 +275,7 @@ def record(
             if backward:
                 r.backward = True
                 grads = _differentiate(result, wrt, grad_seed, r)
-        except Exception as problem:  # noqa: BLE001 - a target may raise anything; it is kept
+        except Exception as problem:  # a target may raise anything; it is kept
             error = problem
     returned = [leaf for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
     storages = {v.storage for v in map(r.value, returned) if v is not None}

@@ -182,6 +182,38 @@ def one_sided(case: Case) -> Location | None:
     return None
 
 
+def late_cap(case: Case) -> Location | None:
+    """The hyperbolic tangent that comes too late or too early."""
+    for op in case.a.forward:
+        if op.frames and op.name in ("tanh", "tanh_"):
+            return case.at(op, _("the cap is applied here"))
+    return None
+
+
+def rotary_table(case: Case) -> Location | None:
+    """Where the frequencies of the rotation are computed; if not in the call, where the angles are.
+
+    Frequencies are the last power or exponential on the way to the cosine.
+    """
+    ops = case.recording.ops
+    turned = next((op for op in case.a.forward if op.name in ("cos", "polar") and op.frames), None)
+    if turned is None:
+        return None
+    chain, seen = [turned], {turned.index}
+    for op in chain:
+        for value in op.inputs:
+            made = [i for i in case.recording.producers.get(value.storage, ()) if i < op.index]
+            if made and made[-1] not in seen:
+                seen.add(made[-1])
+                chain.append(ops[made[-1]])
+    powers = [op for op in chain if op.name in ("pow", "exp", "exp2") and op.frames]
+    angles = [op for op in chain[1:] if op.frames and len(op.results[0].shape) > 1]
+    reason = _("the frequencies of the rotation are made here")
+    for op in [*sorted(powers, key=lambda op: -op.index), *angles]:
+        return case.at(op, reason, *angles[:1], turned)
+    return None
+
+
 def wrong_factor(case: Case) -> Location | None:
     """The factor, if it was applied to the queries or keys before the product."""
     a = case.a
