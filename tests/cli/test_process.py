@@ -103,7 +103,7 @@ def test_a_hang_is_ended_and_described():
     outcome = run("phase('case plain')\nwhile True: time.sleep(0.01)", timeout=2.0)
     assert time.monotonic() - start < 10
     assert outcome.status == "cannot-run"
-    assert outcome.reason.what == "my.py:Layer did not end within 2 s"
+    assert outcome.reason.what == "verifying my.py:Layer did not end within 2 s"
     assert outcome.reason.where == "while: case plain, <string>:7"
     assert "--timeout SECONDS" in outcome.reason.fix
     assert "in handle" in outcome.details

@@ -26,6 +26,7 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -35,7 +36,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
-from headwise.report import Reason
+from headwise.report import Reason, short_path
 from headwise.texts import translate as _
 
 Status = Literal["done", "usage", "cannot-run", "internal"]
@@ -45,6 +46,11 @@ _OUTPUT_LIMIT = 256 * 2**20
 _TAIL = 20_000
 _POLL_S = 0.2
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+) in ', re.MULTILINE)
+
+_OURS = str(Path(__file__).parent.parent)
+_LIBRARIES = tuple(
+    {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
 
 _running: set[subprocess.Popen[bytes]] = set()
 
@@ -212,12 +218,12 @@ def _without_result(
     if ended.how == "timeout":
         place = _last_place(output)
         return Reason(
-            what=_("{target} did not end within {timeout:g} s").format(
+            what=_("verifying {target} did not end within {timeout:g} s").format(
                 target=target, timeout=timeout
             ),
             where=f"{where}, {place}" if place else where,
-            why=_("it hangs, or it needs more time than it was given"),
-            fix=_("--timeout SECONDS gives it more; --traceback shows where it was"),
+            why=_("the target hangs, or more time is needed than was given"),
+            fix=_("--timeout SECONDS gives more; --traceback shows where it was"),
         )
     if ended.how == "too much output":
         return Reason(
@@ -248,10 +254,13 @@ def _without_result(
 
 
 def _last_place(output: str) -> str:
-    """File and line of the innermost frame that was being executed, from a dump of the stack."""
+    """File and line of the innermost frame of the user's own code, from a dump of the stack."""
     _before, found, dump = output.rpartition("Timeout (")
-    frame = _FRAME.search(dump) if found else None
-    return f"{frame['file']}:{frame['line']}" if frame else ""
+    for frame in _FRAME.finditer(dump if found else ""):
+        file = frame["file"]
+        if not file.startswith((_OURS, *_LIBRARIES, "<frozen")):
+            return f"{short_path(file)}:{frame['line']}"
+    return ""
 
 
 def _signal_name(number: int) -> str:

@@ -1,6 +1,6 @@
 """What `verify` found: the record, its JSON form, and its form for people."""
 
-from headwise.report.page import report_document
+from headwise.report.page import report_document, short_path
 from headwise.report.record import (
     EXIT_CODES,
     Check,
@@ -24,4 +24,5 @@ __all__ = [
     "Verdict",
     "normal_code",
     "report_document",
+    "short_path",
 ]

@@ -90,7 +90,7 @@ def _finding_blocks(finding: Finding, *, excerpts: bool) -> list[Block]:
     place = ""
     if finding.file:
         lines = ", ".join(str(line) for line in _lines(finding))
-        place = _short_path(finding.file) + (f":{lines}" if lines else "")
+        place = short_path(finding.file) + (f":{lines}" if lines else "")
     rows = [
         (_("what"), finding.what),
         (_("where"), "\n".join(part for part in (place, finding.where) if part)),
@@ -110,7 +110,7 @@ def _finding_blocks(finding: Finding, *, excerpts: bool) -> list[Block]:
     return blocks
 
 
-def _short_path(file: str) -> str:
+def short_path(file: str) -> str:
     """A path as people name it: from the working directory, or from where packages lie."""
     path = Path(file)
     for folder in ("site-packages", "dist-packages"):
