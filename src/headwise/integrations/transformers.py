@@ -31,6 +31,7 @@ from headwise.reference.setting import Inputs
 from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.lift import Lift
+from headwise.verifier.subject import ADAPTER_STYLE, Options, Subject
 
 SIZES: Mapping[str, int] = {
     "hidden_size": 48,
@@ -614,3 +615,57 @@ def _mask_kind(call: Call, layer: nn.Module, attn_implementation: str) -> str:
     if mask.min() == torch.finfo(mask.dtype).min:
         return _("additive float, finfo.min")
     return _("additive float, smallest value {value:.3g}").format(value=float(mask.min()))
+
+
+# ---------------------------------------------------------------------- as a target of `verify`
+def subject(
+    model_type: str,
+    *,
+    words: Mapping[str, Any],
+    init: Mapping[str, Any],
+    attn_implementation: str,
+    seed: int,
+) -> Subject:
+    """The subject for ``hf:TYPE``: the layer, called as its own model calls it.
+
+    Args:
+        model_type: type of the model, ``llama``.
+        words: words of the specification that the user declared; they win over the configuration.
+        init: fields of the configuration.
+        attn_implementation: ``eager`` or ``sdpa``.
+        seed: of the random model.
+    """
+    target = load(model_type, attn_implementation=attn_implementation, init=init, seed=seed)
+    spec = target.spec
+    changes: dict[str, Any] = {}
+    for word, name in (("causal", "is_causal"), ("scale", "scale"), ("softcap", "softcap")):
+        if words.get(word) is not None:
+            changes[name] = words[word]
+    if words.get("window") is not None:
+        changes["window"] = tuple(words["window"])
+    if words.get("rope") is not None and spec.rope is not None:
+        changes["positions"] = dataclasses.replace(spec.rope, pairs=words["rope"])
+    spec = spec.replace(**changes)
+
+    def call(layer: Any, inputs: Inputs, options: Options) -> Tensor:
+        return target.call(layer, inputs, lifted=options.lifted)
+
+    return Subject(
+        label=target.label,
+        kind="layer",
+        make=lambda: target.layer,
+        call=call,
+        words={"spec": spec},
+        declared=frozenset({"causal", "window", "rope", "scale", "positions", "padding_mask"}),
+        notes=dict(target.notes),
+        offers=frozenset({"self", "padding"}),
+        styles=(ADAPTER_STYLE,),
+        strong_polarity="keep",
+        file=target.file,
+        own_files=frozenset({target.file} if target.file else ()),
+        angles=None
+        if spec.rope is None
+        else lambda inputs, lifted: target.angles(inputs, lifted=lifted),
+        mask_from="attention_mask",
+        ends_before_output=target.ends_before_output,
+    )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import TargetError, UsageError
+from headwise.masks import Causal
 from headwise.reference import Inputs
 from headwise.reference.positions import rotary_angles
 from headwise.texts import translate as _
@@ -258,6 +259,9 @@ def bind_layer(
     if cross or required_context:
         offers.discard("self")
         offers.add("cross")
+    width = known.get("d_model")
+    if {known.get("d_context", width), known.get("d_values", width)} != {width}:
+        offers.discard("self")  # keys or values of another width can't be the queries' sequence
     if plan.padding is not None:
         offers.add("padding")
         notes["padding argument"] = plan.padding
@@ -267,7 +271,9 @@ def bind_layer(
         offers.add("query-mask")
     if plan.weights is not None:
         offers.add("weights")
-    if plan.causal is not None and parameters[plan.causal].default is False:
+    switchable = plan.causal is not None and parameters[plan.causal].default is False
+    always = True if switchable and words.get("causal") else None
+    if switchable and not always:
         offers.add("causal-flag")
 
     def call(obj: Any, inputs: Inputs, options: Options) -> Any:
@@ -292,12 +298,12 @@ def bind_layer(
         _positions(arguments, plan, parameters, inputs, known)
         if plan.weights is not None and options.weights is not None:
             arguments[plan.weights] = options.weights
-        if plan.causal is not None and options.causal_flag is not None:
-            arguments[plan.causal] = options.causal_flag
-            if plan.full_mask is not None and options.causal_flag:
-                t = inputs.q_len
-                future = torch.ones(t, inputs.kv_len, dtype=torch.bool).triu(1)
-                arguments[plan.full_mask] = future
+        switch = options.causal_flag if options.causal_flag is not None else always
+        if plan.causal is not None and switch is not None:
+            arguments[plan.causal] = switch
+            if plan.full_mask is not None and switch:
+                past = Causal().dense(inputs.q_len, inputs.kv_len)[0, 0]
+                arguments[plan.full_mask] = ~past if plan.full_mask in HIDING else past
         training = obj.training
         if options.training:
             obj.train()
@@ -362,6 +368,10 @@ def _positions(
         arguments.update(zip(plan.cos_sin, tables, strict=True))
     elif plan.tables is not None:
         arguments[plan.tables] = tables
+
+
+HIDING = ("attn_mask", "src_mask")
+"""Full masks of torch's own layers, in which True hides."""
 
 
 def refuse_extra_keys(module: nn.Module, label: str) -> None:
@@ -454,6 +464,11 @@ def bind_function(
     sizes = {"num_heads": 4, "head_dim": 8}
     known = {**sizes, **{k: v for k, v in words.items() if v is not None}}
     known.setdefault("d_model", known["num_heads"] * known["head_dim"])
+    switchable = "causal-flag" in offers
+    always = True if switchable and words.get("causal") else None
+    if always:
+        offers.discard("causal-flag")
+        notes["causal"] = _("through the argument {name}").format(name=plan.causal)
     positional = {
         n
         for n in (plan.x, plan.key, plan.value)
@@ -465,11 +480,15 @@ def bind_function(
         if options.layout == "BTHD":
             qkv = [None if t is None else t.transpose(1, 2) for t in qkv]
         extra: dict[str, Any] = {}
+        switch = options.causal_flag if options.causal_flag is not None else always
         if inputs.keep is not None and plan.padding is not None and options.style is not None:
             assert inputs.q is not None
             extra[plan.padding] = options.style.make(inputs.keep, inputs.q_len, inputs.q.dtype)
-        if plan.causal is not None and options.causal_flag is not None:
-            extra[plan.causal] = options.causal_flag
+            if always and name in TABLE:
+                past = Causal().dense(inputs.q_len, inputs.kv_len)
+                extra[plan.padding], switch = extra[plan.padding] & past, None
+        if plan.causal is not None and switch is not None:
+            extra[plan.causal] = switch
         if plan.training is not None and options.training:
             extra[plan.training] = True
         if plan.grouped is not None and inputs.q is not None and inputs.k is not None:

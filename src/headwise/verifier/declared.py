@@ -91,7 +91,7 @@ def declared_subject(
 
     file = getattr(module, "__file__", None)
     stated = frozenset(merged) | (
-        frozenset({"causal", "rope", "scale", "window", "padding_mask", "qk_norm", "weights"})
+        frozenset({"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm", "weights"})
         if declared
         else frozenset()
     )

@@ -122,13 +122,24 @@ class Search:
     def variants(self, spec: AttentionSpec) -> list[tuple[Fault, Variant]]:
         """All variants of all forward faults for a spec."""
         if id(spec) not in self._variants:
-            self._variants[id(spec)] = [
+            found = [
                 (fault, variant)
                 for fault in FAULTS.values()
                 if not fault.code.startswith(("T", "B", "U", "D"))
+                and fault.code not in self.undecided
                 for variant in fault.variants(spec)
             ]
+            if any(case.causal_flag for case in self.cases) and not spec.is_causal:
+                switched = spec.replace(is_causal=True)
+                for code in ("M05", "M06", "M07", "M08", "M09", "M17"):
+                    found += [(FAULTS[code], v) for v in FAULTS[code].variants(switched)]
+            self._variants[id(spec)] = found
         return self._variants[id(spec)]
+
+    @property
+    def undecided(self) -> tuple[str, ...]:
+        """Faults that say "not as declared" about a point that nobody declared."""
+        return () if "causal" in self.session.subject.declared else ("M05", "M10")
 
     def changes(self, theory: Theory, case: Case) -> bool:
         """Whether a theory predicts something else than the definition on a case."""

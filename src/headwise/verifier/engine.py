@@ -30,7 +30,7 @@ from headwise.verifier.target import place_in
 SEARCH_SECONDS = 1.4
 """How long pairs of faults are searched for before "unexplained" is the answer."""
 
-MAX_READINGS = 6
+MAX_READINGS = 8
 """How many readings the faults are searched under when none matches as it is."""
 
 
@@ -143,6 +143,7 @@ class Engine:
         self.diagnosis = diagnosis
         self.reading = diagnosis.reading
         self._record_forward(diagnosis)
+        self._unusual_packing()
         if diagnosis.theory is None:
             self._unexplained(diagnosis)
         elif diagnosis.theory.faults:
@@ -261,13 +262,13 @@ class Engine:
     def _has_casts(self) -> bool:
         """Whether the target casts float64 to float32 somewhere inside."""
         if not hasattr(self, "_casts"):
-            case = next((c for c in self.cases if self.runs(c)), None)
+            runnable = [c for c in self.cases if c.inputs.kv_len > 1 and self.runs(c)]
             self._casts = False
-            if case is not None:
+            for case in runnable[:3]:
                 plain = self.session.outcome(case, self.reading, lifted=False)
                 lifted = self.session.outcome(case, self.reading, lifted=True)
                 if plain.output is not None and lifted.output is not None:
-                    self._casts = not torch.equal(
+                    self._casts |= not torch.equal(
                         plain.output.nan_to_num(), lifted.output.nan_to_num()
                     )
         return self._casts
@@ -374,7 +375,13 @@ class Engine:
         runnable = runnable or self.all_readings
         near = self.search.matching_readings(runnable, plain[:1])
         order = near + [r for r in runnable if r not in near]
-        return order[:MAX_READINGS]
+        kinds: dict[Any, list[Reading]] = {}
+        for reading in order:
+            kind = (type(reading.spec.positions), reading.spec.is_causal, reading.spec.rope)
+            kinds.setdefault(kind, []).append(reading)
+        spread = [group[0] for group in kinds.values()]
+        rest = [r for r in order if r not in spread]
+        return (spread + rest)[:MAX_READINGS]
 
     def _extend(self, theory: Theory, masked: list[Case]) -> Theory | None:
         """The theory with a style under which it explains the masked cases too."""
@@ -518,6 +525,8 @@ class Engine:
                 runner_up=diagnosis.runner_up,
                 shown_on=diagnosis.shown_on,
             )
+            if fault.code == "P02" and not theory.reading.layout.fused:
+                note.kind = "bug"  # separate matrices have names that say which is which
             if variant.label:
                 note.evidence.append(_("variant: {label}").format(label=variant.label))
             for case in cases:
@@ -567,6 +576,21 @@ class Engine:
             if near is not None:
                 note.runner_up = near
         note.evidence.append(_("{count} theories were compared").format(count=self.search.tried))
+        self.notes.append(note)
+
+    def _unusual_packing(self) -> None:
+        """A fused matrix in an order that nobody declared and that is not q, k, v."""
+        name = self.reading.layout.name.partition(" ")[0]
+        order = name.rpartition("-")[2]
+        if "weights" in self.subject.declared or self.subject.weights or order == name:
+            return
+        if sorted(order) != list("kqv"):
+            return
+        note = Note(FAULTS["P02" if order == "qvk" else "P03"], kind="convention")
+        note.where = _("the blocks of the fused matrix are used in the order {order}").format(
+            order=", ".join(order)
+        )
+        note.case = next((c for c in self.cases if not c.masked), None)
         self.notes.append(note)
 
     # ------------------------------------------------------------------ gradients

@@ -31,8 +31,6 @@ def finding_of(engine: Engine, note: Note, command: str) -> Finding:
     """One finding, with its line located."""
     fault = note.fault
     kind = note.kind or fault.kind(engine.subject.declared)
-    if fault.code == "M08" and note.case is not None and note.case.causal_flag:
-        kind = "convention"
     place = locate_note(engine, note) if kind != "numerics" else None
     line = place.line if place is not None else None
     file = (place.file if place is not None else None) or engine.subject.file
@@ -44,7 +42,7 @@ def finding_of(engine: Engine, note: Note, command: str) -> Finding:
     return Finding(
         code=fault.full_code,
         name=fault.name,
-        stage=fault.stage if fault.code != "U00" else (place and place.stage) or "output",
+        stage=stage_of(note, place),
         kind=kind,  # type: ignore[arg-type]
         file=file,
         line=line,
@@ -66,6 +64,13 @@ def finding_of(engine: Engine, note: Note, command: str) -> Finding:
             **({"location": place.reason} if place is not None and place.reason else {}),
         },
     )
+
+
+def stage_of(note: Note, place: Location | None) -> str:
+    """The stage of the code's letter; for what is unexplained, the first stage that differs."""
+    if note.fault.code != "U00":
+        return note.fault.stage
+    return (place.stage if place is not None else None) or "output"
 
 
 def why_of(engine: Engine, note: Note) -> str:
@@ -121,7 +126,7 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
     if isinstance(faulty, Exception):
         faulty = None
     training = note.fault.code == "X07"
-    backward = note.fault.stage == "gradient"
+    backward = note.fault.code.startswith("T")
     thing = session.copy()
     if training:
         _turn_dropout_on(thing)

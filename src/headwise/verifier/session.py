@@ -282,7 +282,7 @@ class Session:
         """The case's inputs, with the rotary tables that the target is handed, if any."""
         if self.subject.angles is None:
             return case.inputs
-        return case.inputs.replace(angles=self.subject.angles(case.inputs))
+        return case.inputs.replace(angles=self.subject.angles(case.inputs, self.lifted))
 
     def parameters(self, reading: Reading, tensors: Mapping[str, Tensor] | None = None) -> Parameters:
         """The target's weights in the definition's layout, float64."""
@@ -297,7 +297,7 @@ class Session:
 
     def predict(self, case: Case, reading: Reading, variant: Variant = CORRECT) -> Trace | Exception:
         """What the definition, or the definition with a fault, gives on a case."""
-        key = (case.name, id(reading.spec), reading.layout.name, id(variant))
+        key = (case.name, self.lifted, id(reading.spec), reading.layout.name)
         if variant is CORRECT and key in self._traces:
             return self._traces[key]
         try:

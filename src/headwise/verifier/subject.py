@@ -118,7 +118,7 @@ class Subject:
         file, first_line: where the target is defined.
         own_files: source files that count as the target's own code.
         adapters: code objects in them that only call the target.
-        angles: rotary tables that the target is handed, for the definition to use.
+        angles: (inputs, lifted) → rotary tables that the target is handed, for the definition.
         mask_from: name of the mask argument, for texts.
     """
 
@@ -137,7 +137,7 @@ class Subject:
     first_line: int | None = None
     own_files: frozenset[str] = frozenset()
     adapters: frozenset[CodeType] = frozenset()
-    angles: Callable[[Inputs], tuple[Tensor, Tensor] | None] | None = None
+    angles: Callable[[Inputs, bool], tuple[Tensor, Tensor] | None] | None = None
     mask_from: str = ""
     ends_before_output: bool = False
     fixed_sizes: bool = True

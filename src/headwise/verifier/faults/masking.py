@@ -472,7 +472,7 @@ register(
         code="M08",
         name="causal-aligned-to-start",
         undeclared="convention",
-        point="causal",
+        point="alignment",
         shown_by=("Tq<Tk",),
         what=N_("the causal mask starts at the first key although there are fewer queries than keys"),
         why=N_(
