@@ -21,6 +21,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case, make_cases
 from headwise.verifier.diagnose import Diagnosis, Search, Theory
+from headwise.verifier.evidence_texts import head_axis_evidence
 from headwise.verifier.faults import FAULTS, Fault, Variant
 from headwise.verifier.readings import base_spec, layouts_of, readings
 from headwise.verifier.session import Reading, Session
@@ -129,17 +130,17 @@ class Engine:
         """All steps; results are in ``checks``, ``notes``, ``reading`` and ``inferred``."""
         from headwise.verifier.hazards import look_for_hazards
         from headwise.verifier.properties import (
+            causal_right_padding,
             check_returned_weights,
             check_twice,
             dropout_place,
         )
 
-        self._find_precision()
-        self._drop_unequal_lengths()
+        self.find_form()
         unstable = check_twice(self)
         if unstable:
             return
-        diagnosis = self._diagnose()
+        diagnosis = self.diagnose()
         self.diagnosis = diagnosis
         self.reading = diagnosis.reading
         self._record_forward(diagnosis)
@@ -152,9 +153,19 @@ class Engine:
         if right and diagnosis.theory is not None:
             self._gradients(diagnosis.theory)
             check_returned_weights(self, diagnosis.theory)
+            causal_right_padding(self)
             look_for_hazards(self, diagnosis.theory)
         dropout_place(self)
         self._mutation()
+
+    def find_form(self) -> None:
+        """A precision and lengths that the target takes.
+
+        Raises:
+            TargetError: it raises on every input.
+        """
+        self._find_precision()
+        self._drop_unequal_lengths()
 
     def _acceptable(self, theory: Theory) -> bool:
         """Whether the forward pass is right, possibly under another convention."""
@@ -223,7 +234,7 @@ class Engine:
         return list(forms.values())
 
     # ------------------------------------------------------------------ diagnosis
-    def _diagnose(self) -> Diagnosis:
+    def diagnose(self) -> Diagnosis:
         """Reading and faults that explain every case, at the finest precision that works."""
         self.phase("reading the weights")
         plain = [c for c in self.cases if not c.masked]
@@ -458,16 +469,27 @@ class Engine:
     # ------------------------------------------------------------------ results
     def case_named(self, name: str) -> Case:
         """A case by its name."""
-        return next(c for c in self.cases if c.name == name)
+        for case in self.cases:
+            if case.name == name:
+                return case
+        raise UsageError(
+            _("there is no case {name!r} for this target").format(name=name),
+            fix=", ".join(case.name for case in self.cases),
+        )
 
     def _record_forward(self, diagnosis: Diagnosis) -> None:
         """One check per case, against the definition under the reading."""
         right = Theory(diagnosis.reading)
+        other = diagnosis.theory
+        conventional = other is not None and other.faults and self._acceptable(other)
         for case in self.cases:
             outcome = self.session.outcome(case, diagnosis.reading)
             error = self.search.distance(right, case)
             allowed = self.session.allowance(case, diagnosis.reading)
             note = ""
+            if error > allowed and conventional and other is not None:
+                error = self.search.distance(other, case)
+                note = _("under the convention {name}").format(name=other.faults[0].name)
             if outcome.error is not None:
                 note = f"{type(outcome.error).__name__}: {_first_line(outcome.error)}"
             self.checks.append(
@@ -527,8 +549,8 @@ class Engine:
             )
             if fault.code == "P02" and not theory.reading.layout.fused:
                 note.kind = "bug"  # separate matrices have names that say which is which
-            if variant.label:
-                note.evidence.append(_("variant: {label}").format(label=variant.label))
+            if fault.code == "M03":
+                note.evidence.extend(head_axis_evidence(self, single))
             for case in cases:
                 outcome = self.session.outcome(case, theory.reading)
                 if outcome.error is not None:
@@ -703,8 +725,6 @@ class Engine:
                 ):
                     after = max(max(gaps.values()) for gaps, _a, _m in results)
                     note = Note(fault, theory=candidate, case=case, before=before, after=after)
-                    if variant.label:
-                        note.evidence.append(_("variant: {label}").format(label=variant.label))
                     note.where = _("wrong gradients: {names}").format(names=", ".join(wrong))
                     self.notes.append(note)
                     return

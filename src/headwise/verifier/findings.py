@@ -98,7 +98,7 @@ def why_of(engine: Engine, note: Note) -> str:
                 residual=residual, code=code
             )
         )
-    return " ".join(parts)
+    return " ".join(part if part.endswith((".", "。")) else part + "." for part in parts)
 
 
 def command_of(command: str, note: Note) -> str:

@@ -14,7 +14,7 @@ from headwise.texts import translate as _
 from headwise.verifier.cases import Case, Factory, lengths_to_keep
 from headwise.verifier.diagnose import Theory
 from headwise.verifier.faults import FAULTS, Variant
-from headwise.verifier.faults.masking import FILLS, doubled_planes, hiding, plain_softmax
+from headwise.verifier.faults.masking import FILL_TEXTS, FILLS, doubled_planes, hiding, plain_softmax
 from headwise.verifier.faults.softmax import without_maximum
 from headwise.verifier.session import Reading, gap
 
@@ -93,8 +93,8 @@ def empty_rows(engine: Engine, theory: Theory) -> Note | None:
             if label == "fill -inf" or nan_case is not None:
                 return _nan_note(engine, nan_case or cases[0], reading, variant)
             note = _note("M27", cases[0], theory=Theory(reading, (FAULTS["M27"],), (variant,)))
-            note.where = _("rows without a visible key (case {case}): {label}").format(
-                case=cases[0].name, label=label
+            note.where = _("case {case}: {rule}").format(
+                case=cases[0].name, rule=_(FILL_TEXTS[label])
             )
             return note
     if planes:
@@ -166,22 +166,30 @@ def _nan_note(
 
 def _nan_gradients(engine: Engine, case: Case, reading: Reading) -> list[str]:
     """Which gradients a loss on real rows alone turns into NaN."""
-    names = nan_gradient_names(engine, case, reading)
+    names, finite = nan_gradient_names(engine, case, reading)
     if not names:
         return [_("the gradients stay finite")]
-    return [
+    found = [
         _("with a loss on real rows only, the gradient is NaN in: {names}").format(
             names=", ".join(names)
         )
     ]
+    if finite:
+        found.append(_("it stays finite in: {names}").format(names=", ".join(finite)))
+    return found
 
 
-def nan_gradient_names(engine: Engine, case: Case, reading: Reading) -> list[str]:
-    """Names of inputs and of weight blocks whose gradient has NaN."""
+MATRICES = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O"}
+
+
+def nan_gradient_names(
+    engine: Engine, case: Case, reading: Reading
+) -> tuple[list[str], list[str]]:
+    """Names of inputs and weight matrices whose gradient has NaN, and of those that stay finite."""
     upstream = engine.upstream(case, reading)
     got = engine.session.gradients(case, reading, upstream)
     if got.error is not None:
-        return []
+        return [], []
     bad = {n: g for n, g in got.values.items() if g is not None and bool(g.isnan().any())}
     inputs = [n for n in bad if n in case.inputs.tensors()]
     found = list(inputs)
@@ -190,19 +198,24 @@ def nan_gradient_names(engine: Engine, case: Case, reading: Reading) -> list[str
     for name, tensor in tensors.items():
         grad = got.values.get(name)
         grads[name] = torch.zeros_like(tensor) if grad is None else grad
-    if grads:
-        for role, block in reading.layout.read(grads).items():
-            if bool(block.isnan().any()):
-                whole = bool(block.isnan().all())
-                role_name = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O"}.get(role, role)
-                found.append(role_name if whole else _("part of {name}").format(name=role_name))
-    return found
+    finite: list[str] = []
+    for role, block in reading.layout.read(grads).items() if grads else ():
+        name = MATRICES.get(role, role)
+        if role in MATRICES and reading.layout.fused and role != "o":
+            name = _("{name} (its block of the fused weight)").format(name=name)
+        if not bool(block.isnan().any()):
+            finite.append(name)
+        elif bool(block.isnan().all()):
+            found.append(name)
+        else:
+            found.append(_("part of {name}").format(name=name))
+    return found, finite
 
 
 def _poisoned(engine: Engine, cases: list[Case], reading: Reading) -> Note | None:
     """M26 by its gradient alone: the output of empty rows is right, the gradients are NaN."""
     for case in cases:
-        names = nan_gradient_names(engine, case, reading)
+        names, _finite = nan_gradient_names(engine, case, reading)
         if names:
             note = _note("M26", case)
             note.where = _("the output is finite; NaN in the gradient of {names}").format(

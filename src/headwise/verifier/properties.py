@@ -246,6 +246,25 @@ def check_returned_weights(engine: Engine, theory: Theory) -> None:
         return
 
 
+def causal_right_padding(engine: Engine) -> None:
+    """Under causality, right padding lies in the hidden future: does the mask change anything?"""
+    reading = engine.reading
+    case = next((c for c in engine.cases if c.name == "right padding"), None)
+    if case is None or not reading.spec.is_causal:
+        return
+    without = Case("right padding, no mask", case.inputs.replace(keep=None), case.queries)
+    with_mask = engine.session.outcome(case, reading).output
+    plain = engine.session.outcome(without, reading).output
+    if with_mask is None or plain is None:
+        return
+    difference = gap(with_mask, plain, case.queries)
+    if difference == 0.0:
+        engine.inferred["right padding"] = _(
+            "changes nothing on real rows: the layer is causal, and right padding lies in the "
+            "hidden future (largest difference {gap:.0f})"
+        ).format(gap=difference)
+
+
 def dropout_place(engine: Engine) -> None:
     """X07: in training mode, is dropout applied to the scores instead of the weights?"""
     from headwise.verifier.engine import Note

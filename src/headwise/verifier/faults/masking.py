@@ -44,6 +44,17 @@ FILLS: dict[str, tuple[str, float]] = {
 }
 """How a hidden cell is written, by label: replaced or added, and with which number."""
 
+FILL_TEXTS: dict[str, str] = {
+    "empty rows zero": N_("rows without a visible key are zero"),
+    "fill -inf": N_("rows without a visible key are NaN: hidden scores are −∞"),
+    "fill lowest": N_("rows without a visible key average all values: hidden scores are equal"),
+    "fill -1e9": N_("rows without a visible key average all values: hidden scores are equal"),
+    "add lowest": N_("rows without a visible key average all values: hidden scores are equal"),
+    "add -1e9": N_("rows without a visible key attend to hidden keys by their scores"),
+    "add -1e4": N_("rows without a visible key attend to hidden keys by their scores"),
+}
+"""What each way of hiding does to a row without a visible key."""
+
 
 def hiding(rule: Rule, how: str) -> dict[str, StageFunction]:
     """Stages that hide what ``rule`` does not allow, in one of the ways of ``FILLS``."""
