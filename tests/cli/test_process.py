@@ -169,6 +169,11 @@ def test_our_errors_keep_their_four_parts(error, status):
     assert "Traceback (most recent call last)" in outcome.details
 
 
+def test_an_error_of_the_target_always_says_what_to_do_next():
+    assert run("raise TargetError('it broke')").reason.fix == "--traceback shows where it happened"
+    assert run("raise UsageError('wrong name')").reason.fix == ""
+
+
 @pytest.mark.parametrize(
     ("code", "what"),
     [

@@ -20,6 +20,7 @@ copies; its output goes to a file, so that nothing it prints reaches the user's 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -205,6 +206,8 @@ def _from_result(result: Mapping[str, Any], target: str, phase: str, output: str
             fix=_("raise an exception instead of exiting; --traceback shows the call"),
         )
         return Outcome(status="cannot-run", reason=reason, details=details)
+    if result["status"] == "target" and not reason.fix:
+        reason = dataclasses.replace(reason, fix=_("--traceback shows where it happened"))
     status: Status = {"usage": "usage", "target": "cannot-run"}.get(  # type: ignore[assignment]
         result["status"], "internal"
     )
