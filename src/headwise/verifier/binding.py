@@ -6,6 +6,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from headwise.reference.positions import rotary_angles
 from headwise.texts import translate as _
 from headwise.verifier import names as nm
 from headwise.verifier.layouts import find_matrices
-from headwise.verifier.subject import Options, PadStyle, Polarity, Subject
+from headwise.verifier.subject import Options, PadStyle, Polarity, Recipe, Subject
 
 
 # ------------------------------------------------------------------ signatures
@@ -217,6 +218,7 @@ def bind_layer(
     padding_mask: str | None,
     cross: bool,
     used: Mapping[str, Any],
+    built: Mapping[str, Any] | None = None,
 ) -> Subject:
     """A subject for a module whose ``forward`` takes a sequence.
 
@@ -313,6 +315,21 @@ def bind_layer(
             obj.train(training)
         return result
 
+    def written(inputs: Inputs, options: Options) -> str | None:
+        if options.time_first or plan.tables or plan.cos_sin or options.causal_flag or always:
+            return None
+        words_of_call = ["x"]
+        if plan.key is not None:
+            key = "x" if inputs.context is None else "context"
+            words_of_call += [key, "values" if inputs.values is not None else key]
+        elif inputs.context is not None or required_context:
+            words_of_call.append("context" if inputs.context is not None else "x")
+        if inputs.keep is not None and options.style is not None:
+            words_of_call.append(f"{plan.padding}={options.style.code()}")
+        if inputs.documents is not None:
+            words_of_call.append(f"{plan.documents}=documents")
+        return f"target({', '.join(words_of_call)})"
+
     return Subject(
         label=label,
         kind="layer",
@@ -332,6 +349,7 @@ def bind_layer(
         own_files=frozenset({file} if file else ()),
         mask_from=plan.padding or "",
         time_first=time_first,
+        recipe=recipe_of(type(module), built, written),
     )
 
 
@@ -389,6 +407,26 @@ def refuse_extra_keys(module: nn.Module, label: str) -> None:
                 ),
                 fix=_("build it with {option}=False").format(option=option),
             )
+
+
+def recipe_of(
+    cls: type[Any],
+    built: Mapping[str, Any] | None,
+    written: Callable[[Inputs, Options], str | None],
+) -> Recipe | None:
+    """How to write the construction of a class, if its arguments are plain values."""
+    file, _line = source_of(cls)
+    if built is None or file is None:
+        return None
+    if not all(isinstance(v, int | float | str | bool | None) for v in built.values()):
+        return None
+    home = cls.__module__
+    if home.startswith("headwise_target_"):
+        home = Path(file).stem
+    arguments = ", ".join(f"{name}={value!r}" for name, value in built.items())
+    return Recipe(
+        (f"from {home} import {cls.__qualname__}",), f"{cls.__qualname__}({arguments})", written
+    )
 
 
 def source_of(thing: Any) -> tuple[str | None, int | None]:
@@ -503,6 +541,16 @@ def bind_function(
             result = result.transpose(1, 2)
         return result
 
+    def written(inputs: Inputs, options: Options) -> str | None:
+        if inputs.keep is not None or options.causal_flag or options.layout != "BHTD" or always:
+            return None
+        return "target(q, k, v)"
+
+    recipe = None
+    if file is not None:
+        home = function.__module__
+        home = Path(file).stem if home.startswith("headwise_target_") else home
+        recipe = Recipe((f"from {home} import {name}",), name, written)
     if "d_context" in words:
         raise UsageError(
             _("d_context says nothing about a function of q, k and v"), where=label
@@ -523,4 +571,5 @@ def bind_function(
         own_files=frozenset({file} if file else ()),
         mask_from=plan.padding or "",
         fixed_sizes=False,
+        recipe=recipe,
     )

@@ -76,8 +76,8 @@ def construct(
     *,
     cross: bool,
     seed: int,
-) -> tuple[nn.Module, dict[str, Any]]:
-    """An instance of a layer class, and the words that its arguments carried.
+) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
+    """An instance of a layer class, the words that its arguments carried, and the arguments.
 
     Arguments are filled by name from the words; what has a default and was not declared keeps it.
 
@@ -143,7 +143,7 @@ def construct(
     state = torch.random.get_rng_state()
     try:
         torch.manual_seed(seed)
-        return cls(**arguments), used
+        return cls(**arguments), used, arguments
     except Exception as error:
         given = ", ".join(f"{k}={v!r}" for k, v in arguments.items())
         raise UsageError(

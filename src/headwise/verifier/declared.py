@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from headwise.errors import UsageError, did_you_mean
 from headwise.reference import Inputs
 from headwise.texts import translate as _
-from headwise.verifier.subject import ADAPTER_STYLE, Options, Subject
+from headwise.verifier.subject import ADAPTER_STYLE, Options, Recipe, Subject
 
 WORDS = (
     "kind", "d_model", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "d_context",
@@ -89,7 +90,23 @@ def declared_subject(
             return run(obj, inputs.x)
         return run(obj, inputs.x, keep=inputs.keep)
 
+    def written(inputs: Inputs, options: Options) -> str | None:
+        if inputs.context is not None:
+            names = ["x", "context", "values" if inputs.values is not None else "context"]
+            names += ["keep" if inputs.keep is not None else "None", "None"]
+            return f"headwise_cross(target, {', '.join(names)})"
+        if inputs.documents is not None:
+            return "headwise_documents(target, x, documents)"
+        if inputs.x is None:
+            return "headwise_run(target, q, k, v)"
+        return "headwise_run(target, x" + (")" if inputs.keep is None else ", keep=keep)")
+
     file = getattr(module, "__file__", None)
+    adapter_names = ", ".join(f"headwise_{n}" for n in adapters if n in ("build", "run", "cross", "documents"))
+    recipe = None
+    if file is not None and "build" in adapters:
+        stem = Path(file).stem
+        recipe = Recipe((f"from {stem} import {adapter_names}",), "headwise_build()", written)
     stated = frozenset(merged) | (
         frozenset({"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm", "weights"})
         if declared
@@ -113,6 +130,7 @@ def declared_subject(
             a.__code__ for a in adapters.values() if inspect.isfunction(a)
         ),
         mask_from="keep",
+        recipe=recipe,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from headwise.report import Finding
 from headwise.texts import translate as _
 from headwise.verifier.faults import FAULTS
 from headwise.verifier.session import CORRECT
+from headwise.verifier.shrink import shrink
 
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine, Note
@@ -39,6 +41,19 @@ def finding_of(engine: Engine, note: Note, command: str) -> Finding:
     if note.shown_on and not note.where:
         where.append(_("differs on: {cases}").format(cases=", ".join(note.shown_on)))
     where.extend(note.evidence)
+    smallest = shrink(engine, note) if kind in ("bug", "unexplained") else None
+    if smallest is not None:
+        where.append(
+            _(
+                "smallest case that fails, replayed: {sizes} with whole numbers, {got:.6g} instead "
+                "of {want:.6g} at {position}"
+            ).format(
+                sizes=smallest.sizes,
+                got=smallest.got,
+                want=smallest.want,
+                position=smallest.position,
+            )
+        )
     return Finding(
         code=fault.full_code,
         name=fault.name,
@@ -61,6 +76,7 @@ def finding_of(engine: Engine, note: Note, command: str) -> Finding:
         evidence={
             "measured": list(note.evidence),
             "cases": list(note.shown_on),
+            **({"smallest": dataclasses.asdict(smallest)} if smallest is not None else {}),
             **({"location": place.reason} if place is not None and place.reason else {}),
         },
     )

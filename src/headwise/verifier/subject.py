@@ -49,6 +49,19 @@ class PadStyle:
             torch.long if self.dtype == "int" else dtype
         )
 
+    def code(self, name: str = "keep") -> str:
+        """An expression for the mask, from a (B, Tk) bool tensor, True = real."""
+        shape = {
+            "key4d": "[:, None, None, :]",
+            "full4d": "[:, None, None, :].expand(-1, 1, x.shape[1], -1)",
+            "3d": "[:, None, :].expand(-1, x.shape[1], -1)",
+        }.get(self.shape, "")
+        mask = f"{name}{shape}"
+        if self.dtype == "added":
+            return f"torch.zeros({mask}.shape).double().masked_fill(~{mask}, float('-inf'))"
+        mask = mask if self.polarity == "keep" else f"~{mask}"
+        return {"bool": mask, "int": f"({mask}).long()", "float": f"({mask}).double()"}[self.dtype]
+
     def sentence(self) -> str:
         """The style in words."""
         shapes = {
@@ -95,6 +108,22 @@ class Options:
     lifted: bool = False
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """How a person would write the call, for tests to paste.
+
+    Args:
+        imports: lines that bring the target in.
+        build: an expression that makes it.
+        call: (inputs, options) → an expression that calls ``target`` on variables named as the
+            fields of ``Inputs``; None where two lines can't say it.
+    """
+
+    imports: tuple[str, ...]
+    build: str
+    call: Callable[[Inputs, Options], str | None]
+
+
 Caller = Callable[[Any, Inputs, Options], Any]
 
 
@@ -120,6 +149,10 @@ class Subject:
         adapters: code objects in them that only call the target.
         angles: (inputs, lifted) → rotary tables that the target is handed, for the definition.
         mask_from: name of the mask argument, for texts.
+        ends_before_output: the layer leaves the output projection to another module.
+        fixed_sizes: the sizes can't be chosen by us.
+        time_first: (T, B, D); None = unknown.
+        recipe: how to write a call of it in a test.
     """
 
     label: str
@@ -141,4 +174,5 @@ class Subject:
     mask_from: str = ""
     ends_before_output: bool = False
     fixed_sizes: bool = True
+    recipe: Recipe | None = None
     time_first: bool | None = False

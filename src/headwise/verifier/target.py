@@ -279,7 +279,7 @@ def _from_object(
                 _("{label} is a class, but not a torch.nn.Module").format(label=label),
                 fix=_("name a layer or a function; or write the adapter headwise_run"),
             )
-        made, used = construct(thing, words, init, cross=cross, seed=seed)
+        made, used, arguments = construct(thing, words, init, cross=cross, seed=seed)
         return bind_layer(
             made,
             label,
@@ -288,6 +288,7 @@ def _from_object(
             padding_mask=padding_mask,
             cross=cross,
             used=used,
+            built=arguments,
         )
     if init:
         raise UsageError(
