@@ -3,7 +3,7 @@
 #   make demo        verify real attention layers, and one that is broken
 #   make test        lint, format, types, tests
 #   make test-all    the same with the slow tests
-#   make texts       collect the texts, report what has no Chinese translation, compile
+#   make texts       collect the texts, report what has no Chinese translation, compile; write docs/faults.md
 #   make format      put the code into shape
 #   make clean       remove .venv and caches
 #
@@ -54,6 +54,7 @@ test-all: $(VENV)/dev
 
 texts: $(VENV)/dev
 	$(BIN)/python scripts/texts.py update
+	$(BIN)/python scripts/docs.py write
 	$(BIN)/python scripts/texts.py check
 
 format: $(VENV)/dev
