@@ -1,6 +1,6 @@
 """A layer that runs, trains, has every shape right, and is wrong. Which line is it?
 
-    headwise verify examples/broken_attention.py:BrokenAttention
+headwise verify examples/broken_attention.py:BrokenAttention
 """
 
 import torch

@@ -1,7 +1,7 @@
 """The smallest causal multi-head self-attention, as the course teaches it.
 
-    headwise verify examples/minimal_attention.py:MinimalSelfAttention --heads 4
-    headwise trace  examples/minimal_attention.py:MinimalSelfAttention --heads 4
+headwise verify examples/minimal_attention.py:MinimalSelfAttention --heads 4
+headwise trace  examples/minimal_attention.py:MinimalSelfAttention --heads 4
 """
 
 import math

@@ -61,7 +61,8 @@ def diagnosis(finding: Finding) -> list[str]:
         source = Path(finding.file).read_text(encoding="utf-8").splitlines()
         lines.append(f"    {source[finding.line - 1].strip()}")
     residuals = _(
-        "  with this fault the definition gives its numbers to {after:.0e}; without, off by {before:.2g}"
+        "  with this fault the definition gives its numbers to {after:.0e}; without it is off "
+        "by {before:.2g}"
     ).format(after=finding.residual_after or 0.0, before=finding.residual_before or 0.0)
     return [*lines, f"  {finding.what}", residuals, "  " + _("fix: {fix}").format(fix=finding.fix)]
 
@@ -78,8 +79,9 @@ def main() -> int:
     from headwise.verifier.api import verify
 
     print(
-        _("Headwise {version}, torch {torch}: outputs and every gradient, against the definition")
-        .format(version=__version__, torch=torch.__version__)
+        _(
+            "Headwise {version}, torch {torch}: outputs and every gradient, against the definition"
+        ).format(version=__version__, torch=torch.__version__)
     )
     started, broken = time.perf_counter(), []
     for target, words in TARGETS:
@@ -92,8 +94,10 @@ def main() -> int:
     for finding in broken:
         print("\n".join(diagnosis(finding)))
     print(
-        _("\n{count} targets in {seconds:.0f} s. A hazard is right on ordinary inputs and wrong on special ones.")
-        .format(count=len(TARGETS), seconds=time.perf_counter() - started)
+        _(
+            "\n{count} targets in {seconds:.0f} s. A hazard is right on ordinary inputs and wrong "
+            "on special ones."
+        ).format(count=len(TARGETS), seconds=time.perf_counter() - started)
     )
     print(_("Next: headwise verify path/to/your_file.py:YourAttention"))
     return 0

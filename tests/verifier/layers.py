@@ -9,7 +9,7 @@ import torch
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
 from headwise.verifier.faults import find_fault
-from headwise.verifier.faults.masking import Skip
+from headwise.verifier.faults.masking import NothingToDoError as Skip
 from headwise.verifier.locate import locate
 from headwise.verifier.recorder import record
 

@@ -215,4 +215,7 @@ def trace_request(request: Mapping[str, Any], phase: Phase) -> dict[str, Any]:
         document = trace_subject(
             subject, seed=request.get("seed") or 0, case=request.get("case"), phase=phase
         )
-    return {"document": document.to_json(), "title": _("trace of {label}").format(label=subject.label)}
+    return {
+        "document": document.to_json(),
+        "title": _("trace of {label}").format(label=subject.label),
+    }

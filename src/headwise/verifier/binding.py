@@ -138,7 +138,9 @@ def styles_for(name: str, declared: str | None) -> tuple[PadStyle, ...]:
 
 
 # ------------------------------------------------------------------ layers
-def words_of(module: nn.Module, words: Mapping[str, Any], used: Mapping[str, Any]) -> dict[str, Any]:
+def words_of(
+    module: nn.Module, words: Mapping[str, Any], used: Mapping[str, Any]
+) -> dict[str, Any]:
     """What the module's attributes and shapes say about its sizes, under the declared words."""
     seen: dict[str, Any] = {}
     for name, value in vars(module).items():
@@ -167,7 +169,7 @@ def words_of(module: nn.Module, words: Mapping[str, Any], used: Mapping[str, Any
 def _complete(module: nn.Module, found: dict[str, Any]) -> None:
     """Fill sizes from the shapes of the weights."""
     matrices = find_matrices(module)
-    shapes = {n: t for n, t in module.named_parameters()}
+    shapes = dict(module.named_parameters())
 
     def shape(role: str) -> tuple[int, ...] | None:
         groups = matrices.get(role)
@@ -552,9 +554,7 @@ def bind_function(
         home = Path(file).stem if home.startswith("headwise_target_") else home
         recipe = Recipe((f"from {home} import {name}",), name, written)
     if "d_context" in words:
-        raise UsageError(
-            _("d_context says nothing about a function of q, k and v"), where=label
-        )
+        raise UsageError(_("d_context says nothing about a function of q, k and v"), where=label)
     return Subject(
         label=label,
         kind="function",

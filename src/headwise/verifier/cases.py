@@ -158,7 +158,9 @@ def make_cases(subject: Subject, spec: AttentionSpec, *, seed: int) -> list[Case
         spec: sizes.
         seed: of the inputs.
     """
-    return list(_cases(subject, spec, Factory(spec, seed=seed, function=subject.kind == "function")))
+    return list(
+        _cases(subject, spec, Factory(spec, seed=seed, function=subject.kind == "function"))
+    )
 
 
 def _cases(subject: Subject, spec: AttentionSpec, make: Factory) -> Iterator[Case]:
@@ -184,9 +186,7 @@ def _cases(subject: Subject, spec: AttentionSpec, make: Factory) -> Iterator[Cas
             yield make.self_case("causal switch", b, t, causal_flag=True)
             if subject.kind == "function":
                 few = different(h, b, start=3)
-                yield make.two_lengths(
-                    "causal switch, fewer queries", b, few, t, causal_flag=True
-                )
+                yield make.two_lengths("causal switch, fewer queries", b, few, t, causal_flag=True)
     if "cross" in offers:
         yield make.two_lengths("cross", 2, 5, 8)
         yield make.two_lengths("cross, more queries", 2, 8, 5)

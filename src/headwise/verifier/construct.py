@@ -164,8 +164,7 @@ def _config(annotation: Any, sizes: Mapping[str, Any], words: Mapping[str, Any])
         for spot in dataclasses.fields(annotation):
             word = word_of(spot.name)
             required = (
-                spot.default is dataclasses.MISSING
-                and spot.default_factory is dataclasses.MISSING
+                spot.default is dataclasses.MISSING and spot.default_factory is dataclasses.MISSING
             )
             if word is not None and (word in words or required):
                 values[spot.name] = sizes[word]

@@ -102,13 +102,17 @@ def declared_subject(
         return "headwise_run(target, x" + (")" if inputs.keep is None else ", keep=keep)")
 
     file = getattr(module, "__file__", None)
-    adapter_names = ", ".join(f"headwise_{n}" for n in adapters if n in ("build", "run", "cross", "documents"))
+    adapter_names = ", ".join(
+        f"headwise_{n}" for n in adapters if n in ("build", "run", "cross", "documents")
+    )
     recipe = None
     if file is not None and "build" in adapters:
         stem = Path(file).stem
         recipe = Recipe((f"from {stem} import {adapter_names}",), "headwise_build()", written)
     stated = frozenset(merged) | (
-        frozenset({"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm", "weights"})
+        frozenset(
+            {"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm", "weights"}
+        )
         if declared
         else frozenset()
     )
@@ -126,9 +130,7 @@ def declared_subject(
         weights=merged.get("weights"),
         file=file,
         own_files=frozenset({file} if file else ()),
-        adapters=frozenset(
-            a.__code__ for a in adapters.values() if inspect.isfunction(a)
-        ),
+        adapters=frozenset(a.__code__ for a in adapters.values() if inspect.isfunction(a)),
         mask_from="keep",
         recipe=recipe,
     )

@@ -201,20 +201,13 @@ class Search:
 
     def pairs(self, readings: list[Reading], failing: list[Case]) -> list[Theory]:
         """Two faults at once that explain every case; one of them must show on the first failing
-        case."""
+        case.
+        """
         for reading in readings:
-            here = [
-                (f, v)
-                for f, v in self.variants(reading.spec)
-                if v.around is None
-            ]
+            here = [(f, v) for f, v in self.variants(reading.spec) if v.around is None]
             first = failing[0]
-            starts = [
-                (f, v) for f, v in here if self.changes(Theory(reading, (f,), (v,)), first)
-            ]
-            alone = [
-                (f, v) for f, v in starts if self.agrees(Theory(reading, (f,), (v,)), first)
-            ]
+            starts = [(f, v) for f, v in here if self.changes(Theory(reading, (f,), (v,)), first)]
+            alone = [(f, v) for f, v in starts if self.agrees(Theory(reading, (f,), (v,)), first)]
             for group, partners in ((alone, here), (starts, starts)):
                 for (f, v), (g, w) in itertools.product(group, partners):
                     if time.monotonic() > self.deadline:
@@ -231,9 +224,7 @@ class Search:
         pairs = sorted(
             zip(theory.faults, theory.variants, strict=True), key=lambda item: item[0].rank
         )
-        return Theory(
-            theory.reading, tuple(f for f, _v in pairs), tuple(v for _f, v in pairs)
-        )
+        return Theory(theory.reading, tuple(f for f, _v in pairs), tuple(v for _f, v in pairs))
 
     def runner_up(
         self, reading: Reading, but: tuple[str, ...], failing: list[Case]
@@ -271,9 +262,7 @@ def fit_scale(
 
     def run(value: float) -> Tensor:
         with torch.no_grad():
-            return attend(
-                spec, parameters, inputs, replace={"scores": scaled_by(value)}
-            ).output
+            return attend(spec, parameters, inputs, replace={"scores": scaled_by(value)}).output
 
     if run(spec.scale).shape != output.shape:
         return None

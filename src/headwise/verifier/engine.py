@@ -119,7 +119,7 @@ class Engine:
         other = self.spec.replace(v_head_dim=self.spec.head_dim + 2)
         cases = make_cases(self.subject, other, seed=self.seed)
         outcome = self.session.outcome(cases[1], Reading(other))
-        self.session._outcomes.clear()
+        self.session.forget()
         if outcome.output is not None:
             self.spec = other
         else:
@@ -183,9 +183,12 @@ class Engine:
         for dtype in (torch.float64, torch.float32):
             if dtype is not self.session.dtype:
                 self.session.set_dtype(dtype)
-            for reading in self.all_readings[:1] + [
-                r for r in self.all_readings if r.time_first != self.all_readings[0].time_first
-            ][:1]:
+            for reading in (
+                self.all_readings[:1]
+                + [r for r in self.all_readings if r.time_first != self.all_readings[0].time_first][
+                    :1
+                ]
+            ):
                 for case in first[:4]:
                     for style in self.subject.styles[:4] if case.masked else (None,):
                         tried = dataclasses.replace(reading, style=style)
@@ -360,9 +363,7 @@ class Engine:
         reading = self._styled_default(chosen[0], masked)
         return self._done(None, (), reading)
 
-    def _single_on(
-        self, reading: Reading, failing: list[Case], cases: list[Case]
-    ) -> list[Theory]:
+    def _single_on(self, reading: Reading, failing: list[Case], cases: list[Case]) -> list[Theory]:
         """Single faults that explain all unmasked cases, most specific first."""
         order = failing + [c for c in cases if c not in failing]
         found: list[Theory] = []
@@ -404,9 +405,7 @@ class Engine:
                 return candidate
         return None
 
-    def _pairs(
-        self, chosen: list[Reading], plain: list[Case], masked: list[Case]
-    ) -> Theory | None:
+    def _pairs(self, chosen: list[Reading], plain: list[Case], masked: list[Case]) -> Theory | None:
         """Two faults: one that explains the unmasked cases and one for the masks, or any two."""
         for reading in chosen[:2]:
             failing = [c for c in plain if not self.search.agrees(Theory(reading), c)]
@@ -420,9 +419,7 @@ class Engine:
                             continue
                         if time.monotonic() > self.search.deadline:
                             return None
-                        theory = Theory(
-                            styled, (*base.faults, fault), (*base.variants, variant)
-                        )
+                        theory = Theory(styled, (*base.faults, fault), (*base.variants, variant))
                         if self.search.explains(theory, masked) and self.search.explains(
                             theory, plain
                         ):
@@ -522,9 +519,9 @@ class Engine:
         self.floor = worst
         note = Note(FAULTS["D02"], before=worst, after=diagnosis.before)
         note.case = next((c for c in self.cases if c.name == "plain"), self.cases[0])
-        note.where = _("largest difference {before:.1e} as it is, {after:.1e} without the casts").format(
-            before=worst, after=diagnosis.before
-        )
+        note.where = _(
+            "largest difference {before:.1e} as it is, {after:.1e} without the casts"
+        ).format(before=worst, after=diagnosis.before)
         self.notes.append(note)
 
     def _faults(self, diagnosis: Diagnosis) -> None:
@@ -654,7 +651,7 @@ class Engine:
             return {"error": math.inf}, 0.0, {"error": got.error or want.error}
         gaps: dict[str, float] = {}
         top, missing = 0.0, []
-        for name, value in want.values.items():
+        for value in want.values.values():
             if value is not None and bool(value.isfinite().all()):
                 top = max(top, float(value.abs().max()) if value.numel() else 0.0)
         for name, value in want.values.items():
@@ -679,8 +676,12 @@ class Engine:
             gaps, allowed, more = self.gradient_gap(case, fitting)
             if "error" in more:
                 self.checks.append(
-                    Check(name="gradient", case=case.name, passed=False,
-                          note=f"{type(more['error']).__name__}: {_first_line(more['error'])}")  # fmt: skip
+                    Check(
+                        name="gradient",
+                        case=case.name,
+                        passed=False,
+                        note=f"{type(more['error']).__name__}: {_first_line(more['error'])}",
+                    )  # fmt: skip
                 )
                 self._gradient_error(case, more["error"])
                 return

@@ -212,5 +212,3 @@ def inferred_of(engine: Engine) -> dict[str, str]:
     if engine.session.lifted:
         found["precision"] = _("float64, with float32 casts inside lifted")
     return found
-
-

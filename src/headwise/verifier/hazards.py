@@ -14,7 +14,13 @@ from headwise.texts import translate as _
 from headwise.verifier.cases import Case, Factory, lengths_to_keep
 from headwise.verifier.diagnose import Theory
 from headwise.verifier.faults import FAULTS, Variant
-from headwise.verifier.faults.masking import FILL_TEXTS, FILLS, doubled_planes, hiding, plain_softmax
+from headwise.verifier.faults.masking import (
+    FILL_TEXTS,
+    FILLS,
+    doubled_planes,
+    hiding,
+    plain_softmax,
+)
 from headwise.verifier.faults.softmax import without_maximum
 from headwise.verifier.session import Reading, gap
 
@@ -58,7 +64,9 @@ def empty_cases(engine: Engine, reading: Reading) -> list[Case]:
             found.append(case)
     offers = engine.subject.offers
     if "padding" in offers and "self" in offers and reading.style is not None:
-        make = Factory(reading.spec, seed=engine.seed + 50, function=engine.subject.kind == "function")
+        make = Factory(
+            reading.spec, seed=engine.seed + 50, function=engine.subject.kind == "function"
+        )
         keep = lengths_to_keep([5, 0], 5, left=False)
         found.append(make.self_case("a sample that is all padding", 2, 5, keep=keep))
     elif "cross" in offers and "padding" in offers and reading.style is not None:
@@ -142,15 +150,17 @@ def _has_nan(engine: Engine, case: Case, reading: Reading) -> bool:
     return output is not None and bool(output.isnan().any())
 
 
-def _nan_note(
-    engine: Engine, case: Case, reading: Reading, variant: Variant | None
-) -> Note:
+def _nan_note(engine: Engine, case: Case, reading: Reading, variant: Variant | None) -> Note:
     note = _note("M26", case)
     if variant is not None:
         note.theory = Theory(reading, (FAULTS["M26"],), (variant,))
     output = engine.session.outcome(case, reading).output
     if output is not None:
-        rows = output.isnan().flatten(2).any(-1) if output.dim() == 3 else output.isnan().any(-1).any(1)
+        rows = (
+            output.isnan().flatten(2).any(-1)
+            if output.dim() == 3
+            else output.isnan().any(-1).any(1)
+        )
         real = engine.session.real_rows(case, reading)
         note.where = _(
             "case {case} ({sizes}): {count} rows without a visible key are NaN, and {real} real rows"
@@ -182,9 +192,7 @@ def _nan_gradients(engine: Engine, case: Case, reading: Reading) -> list[str]:
 MATRICES = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O"}
 
 
-def nan_gradient_names(
-    engine: Engine, case: Case, reading: Reading
-) -> tuple[list[str], list[str]]:
+def nan_gradient_names(engine: Engine, case: Case, reading: Reading) -> tuple[list[str], list[str]]:
     """Names of inputs and weight matrices whose gradient has NaN, and of those that stay finite."""
     upstream = engine.upstream(case, reading)
     got = engine.session.gradients(case, reading, upstream)

@@ -63,10 +63,12 @@ class Matrix:
 
 
 def same(w: Tensor) -> Tensor:
+    """A weight that is stored out × in."""
     return w
 
 
 def turned(w: Tensor) -> Tensor:
+    """A weight that is stored in × out."""
     return w.transpose(0, 1)
 
 
@@ -78,7 +80,7 @@ def find_matrices(module: nn.Module) -> dict[str, list[list[Matrix]]]:
     found: dict[str, list[list[Matrix]]] = {}
     for name, tensor in tensors.items():
         path, _dot, leaf = name.rpartition(".")
-        if tensor.dim() < 2 or leaf in ("bias",):
+        if tensor.dim() < 2 or leaf == "bias":
             continue
         role = role_of(name)
         if role in ("q_norm", "k_norm", "sinks", "positions", "relative_bias"):
@@ -93,7 +95,7 @@ def find_matrices(module: nn.Module) -> dict[str, list[list[Matrix]]]:
 
 
 def _is_bias_name(leaf: str) -> bool:
-    return leaf.startswith("b_") or leaf.endswith("_bias") or leaf.startswith("bias")
+    return leaf.startswith(("b_", "bias")) or leaf.endswith("_bias")
 
 
 def _bias_of(name: str, tensors: Tensors) -> str | None:
@@ -124,10 +126,14 @@ def _orientations(
     if type(owner).__name__ == "Conv1D":
         return [("conv1d", turned)]
     if leaf == "weight" or leaf.endswith("_weight"):
-        return [("", same)] if isinstance(owner, nn.Linear) or leaf != "weight" else [
-            ("", same),
-            ("in × out", turned),
-        ]
+        return (
+            [("", same)]
+            if isinstance(owner, nn.Linear) or leaf != "weight"
+            else [
+                ("", same),
+                ("in × out", turned),
+            ]
+        )
     return [("in × out", turned), ("out × in", same)]
 
 
@@ -222,7 +228,9 @@ def candidates(module: nn.Module, spec: AttentionSpec) -> list[Layout]:
 
     for out in outs:
         for q, k, v in itertools.product(
-            pick("q", n_q, spec.d_model), pick("k", n_k, spec.d_context), pick("v", n_v, spec.d_values)
+            pick("q", n_q, spec.d_model),
+            pick("k", n_k, spec.d_context),
+            pick("v", n_v, spec.d_values),
         ):
             fused_bias = _torch_bias(shapes, q.weight)
 
@@ -460,8 +468,7 @@ def declared_layout(module: Any, spec: AttentionSpec, weights: Mapping[str, str]
         packing = "packed-grouped"
     if packing == "packed-grouped" and spec.group_size == 1:
         packing = "packed-per-head"
-    layout = _packed(kind, fused, out, index[packing], extras, tuple(extras.values()))
-    return layout
+    return _packed(kind, fused, out, index[packing], extras, tuple(extras.values()))
 
 
 def _torch_layout(attribute: str, tensors: Tensors, spec: AttentionSpec) -> Layout:

@@ -53,7 +53,16 @@ CONTEXTS = (
     "context", "ctx", "memory", "mem", "encoder_hidden_states", "key_value_states", "kv",
     "encoder_out", "cond", "y", "x_kv", "encoder_output", "cross", "source", "kv_states",
 )  # fmt: skip
-DOCUMENTS = ("documents", "docs", "doc", "segment_ids", "document_ids", "doc_ids", "seq_ids", "segments")
+DOCUMENTS = (
+    "documents",
+    "docs",
+    "doc",
+    "segment_ids",
+    "document_ids",
+    "doc_ids",
+    "seq_ids",
+    "segments",
+)
 POSITION_IDS = ("position_ids", "positions", "pos_ids", "input_pos", "pos", "token_positions")
 ROTARY_TABLES = ("position_embeddings", "rotary_emb", "rope_tables", "cos_sin", "rotary_tables")
 WEIGHT_FLAGS = ("need_weights", "output_attentions", "return_weights", "return_attention",
@@ -113,20 +122,22 @@ def role_of(name: str) -> str | None:
     words = tokens(name)
     while words and (words[-1] in ("weight", "bias") or words[-1].isdigit()):
         words.pop()
-    if name.split(".")[-1] in ("in_proj_weight", "in_proj_bias"):
+    if name.rsplit(".", maxsplit=1)[-1] in ("in_proj_weight", "in_proj_bias"):
         return "qkv"
-    tail = words[-3:]
-    found = _role(tail)
-    return found
+    return _role(words[-3:])
 
 
 def _role(words: list[str]) -> str | None:
     seen = set(words)
-    letters = {w[1:] if len(w) > 1 and w[0] == "w" and set(w[1:]) <= set("qkvo") else w for w in seen}
+    letters = {
+        w[1:] if len(w) > 1 and w[0] == "w" and set(w[1:]) <= set("qkvo") else w for w in seen
+    }
     has_q = bool(letters & {"q", "query", "queries", "qs"})
     has_k = bool(letters & {"k", "key", "keys", "ks"})
     has_v = bool(letters & {"v", "value", "values", "vs"})
-    if seen & {"norm", "ln", "layernorm", "rmsnorm", "gain", "gamma"} or any("norm" in w for w in seen):
+    if seen & {"norm", "ln", "layernorm", "rmsnorm", "gain", "gamma"} or any(
+        "norm" in w for w in seen
+    ):
         if has_q or any(w.startswith("q") and "norm" in w for w in seen):
             return "q_norm"
         if has_k or any(w.startswith("k") and "norm" in w for w in seen):
@@ -160,7 +171,7 @@ def _role(words: list[str]) -> str | None:
 def fused_order(name: str) -> str | None:
     """The order of blocks that a fused parameter's own name spells, such as ``kqv``."""
     for word in tokens(name):
-        word = word.removeprefix("w")
-        if sorted(word) == list("kqv"):
-            return word
+        letters = word.removeprefix("w")
+        if sorted(letters) == list("kqv"):
+            return letters
     return None

@@ -49,7 +49,9 @@ class DropoutWatch(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _call(engine: Engine, thing: Any, case: Case, reading: Reading, **changes: Any) -> Tensor | None:
+def _call(
+    engine: Engine, thing: Any, case: Case, reading: Reading, **changes: Any
+) -> Tensor | None:
     """One call without memory; None if it raises or gives no output."""
     options = reading.options(case, lifted=engine.session.lifted, **changes)
     try:
@@ -164,7 +166,9 @@ def batch_dependent(engine: Engine, reading: Reading) -> Any:
             cut = {n: t[row : row + 1] for n, t in i.tensors().items()}
             if i.keep is not None:
                 cut["keep"] = i.keep[row : row + 1]
-            single = Case(case.name, i.replace(**cut), case.queries[row : row + 1], case.causal_flag)
+            single = Case(
+                case.name, i.replace(**cut), case.queries[row : row + 1], case.causal_flag
+            )
             alone = _call(engine, engine.session.copy(), single, reading)
             if alone is None:
                 continue
@@ -293,15 +297,13 @@ def dropout_place(engine: Engine) -> None:
         for name in ("scores", "masked_scores"):
             if _equal_values(tensor, getattr(trace, name)):
                 note = Note(FAULTS["X07"], case=case)
-                note.where = _("in training, dropout is applied to a tensor equal to the {name}").format(
-                    name=name
-                )
+                note.where = _(
+                    "in training, dropout is applied to a tensor equal to the {name}"
+                ).format(name=name)
                 engine.notes.append(note)
                 return
         if _equal_values(tensor, trace.weights):
-            engine.checks.append(
-                Check(name="dropout on weights", case=case.name, passed=True)
-            )
+            engine.checks.append(Check(name="dropout on weights", case=case.name, passed=True))
 
 
 def _equal_values(a: Tensor, b: Tensor) -> bool:

@@ -98,7 +98,9 @@ def layouts_of(subject: Subject, module: Any, spec: AttentionSpec) -> list[Layou
     return found
 
 
-def position_options(subject: Subject, spec: AttentionSpec, layout: Layout) -> list[Positions | None]:
+def position_options(
+    subject: Subject, spec: AttentionSpec, layout: Layout
+) -> list[Positions | None]:
     """Kinds of positions to try where nothing is declared."""
     if {"rope", "alibi", "positions"} & subject.declared or spec.positions is not None:
         options: list[Positions | None] = [spec.positions]
@@ -121,7 +123,9 @@ def position_options(subject: Subject, spec: AttentionSpec, layout: Layout) -> l
     return options
 
 
-def norm_options(subject: Subject, spec: AttentionSpec, parameters: Parameters) -> list[QkNorm | None]:
+def norm_options(
+    subject: Subject, spec: AttentionSpec, parameters: Parameters
+) -> list[QkNorm | None]:
     """Kinds of qk-norm to try: only where there are gains for it."""
     if spec.qk_norm is not None or "qk_norm" in subject.declared:
         return [spec.qk_norm]

@@ -21,7 +21,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case
 from headwise.verifier.faults import Variant
-from headwise.verifier.faults.masking import Skip
+from headwise.verifier.faults.masking import NothingToDoError
 from headwise.verifier.layouts import EMPTY, Layout
 from headwise.verifier.lift import Lift
 from headwise.verifier.names import role_of
@@ -94,6 +94,7 @@ class Session:
         self.pid = os.getpid()
         self.dtype = torch.float64
         self.lifted = False
+        self.shared = False
         self.phase("constructing")
         self.object = self._fresh()
         self._outcomes: dict[Any, Outcome] = {}
@@ -106,8 +107,8 @@ class Session:
         if isinstance(thing, nn.Module):
             try:
                 thing = copy.deepcopy(thing)
-            except Exception:  # objects that refuse to be copied are used as they are
-                thing = thing
+            except Exception:
+                self.shared = True  # an object that refuses to be copied is used as it is
             thing = thing.to(self.dtype).eval()
             randomise(thing, seed=self.seed)
         return thing
@@ -133,9 +134,7 @@ class Session:
             yield
         except SystemExit as error:
             raise TargetError(
-                _("the target exits (sys.exit({code!r})) {when}").format(
-                    code=error.code, when=when
-                )
+                _("the target exits (sys.exit({code!r})) {when}").format(code=error.code, when=when)
             ) from error
         finally:
             self.check_process()
@@ -214,7 +213,7 @@ class Session:
         b, q_len, kv_len = i.batch, i.q_len, i.kv_len
         weight_shapes = ((b, spec.num_heads, q_len, kv_len), (b, q_len, kv_len))
         if i.x is None:
-            wanted = {(b, spec.num_heads, q_len, spec.v_head_dim)}
+            wanted: set[tuple[int, ...]] = {(b, spec.num_heads, q_len, spec.v_head_dim)}
         else:
             wanted = {(b, q_len, spec.d_model), (b, q_len, spec.num_heads * spec.v_head_dim)}
         output = None
@@ -265,9 +264,7 @@ class Session:
             self.check_process()
         return Gradients(dict(zip(leaves, grads, strict=True)))
 
-    def _grad_output(
-        self, result: Any, case: Case, reading: Reading, options: Options
-    ) -> Tensor:
+    def _grad_output(self, result: Any, case: Case, reading: Reading, options: Options) -> Tensor:
         chosen, _weights = self.pick(result, case, reading, options)
         for tensor in _tensors_in(result):
             seen = tensor.transpose(0, 1) if options.time_first and tensor.dim() == 3 else tensor
@@ -284,7 +281,9 @@ class Session:
             return case.inputs
         return case.inputs.replace(angles=self.subject.angles(case.inputs, self.lifted))
 
-    def parameters(self, reading: Reading, tensors: Mapping[str, Tensor] | None = None) -> Parameters:
+    def parameters(
+        self, reading: Reading, tensors: Mapping[str, Tensor] | None = None
+    ) -> Parameters:
         """The target's weights in the definition's layout, float64."""
         given = self.tensors() if tensors is None else tensors
         return reading.layout.read({n: t.double() for n, t in given.items()})
@@ -295,7 +294,9 @@ class Session:
             return reading.spec.replace(is_causal=True)
         return reading.spec
 
-    def predict(self, case: Case, reading: Reading, variant: Variant = CORRECT) -> Trace | Exception:
+    def predict(
+        self, case: Case, reading: Reading, variant: Variant = CORRECT
+    ) -> Trace | Exception:
         """What the definition, or the definition with a fault, gives on a case."""
         key = (case.name, self.lifted, id(reading.spec), reading.layout.name)
         if variant is CORRECT and key in self._traces:
@@ -307,7 +308,7 @@ class Session:
                     self.detached(reading),
                     self.inputs(case),
                 )
-        except Skip:
+        except NothingToDoError:
             return self.predict(case, reading)
         except Exception as error:
             trace = error
@@ -317,6 +318,11 @@ class Session:
         return trace
 
     _alive: list[Any]
+
+    def forget(self) -> None:
+        """Drop remembered results, before sizes change."""
+        self._outcomes.clear()
+        self._traces.clear()
 
     def _keep_alive(self, reading: Reading) -> None:
         # ids are keys of the memory, so what they belong to must not be collected
@@ -354,7 +360,7 @@ class Session:
             grads = torch.autograd.grad(
                 (trace.output * upstream).sum(), list(every.values()), allow_unused=True
             )
-        except Skip:
+        except NothingToDoError:
             return self.expected_gradients(case, reading, upstream)
         except Exception as error:
             return Gradients(error=error)

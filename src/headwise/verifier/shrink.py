@@ -106,8 +106,8 @@ def inputs_for(case: Case, reading: Reading, batch: int, q_len: int, kv_len: int
     if i.query_keep is not None:
         changes["query_keep"] = torch.ones(batch, q_len, dtype=torch.bool)
     if i.documents is not None:
-        changes["documents"] = torch.arange(q_len).mul(2).div(q_len, rounding_mode="floor").expand(
-            batch, -1
+        changes["documents"] = (
+            torch.arange(q_len).mul(2).div(q_len, rounding_mode="floor").expand(batch, -1)
         )
     return Inputs(**changes)
 
@@ -147,9 +147,7 @@ def shrink(engine: Engine, note: Note) -> Smallest | None:
         if again is None or again.error != first.error:
             return None
         test = write_test(engine, note, small, reading, first, divisor)
-        return Smallest(
-            small.sizes(), first.error, first.position, first.got, first.want, test
-        )
+        return Smallest(small.sizes(), first.error, first.position, first.got, first.want, test)
     return None
 
 
@@ -185,9 +183,7 @@ def _difference(session: Session, thing: Any, case: Case, reading: Reading) -> _
     return _Gap(float(gaps[position]), position, float(got[position]), float(want[position]))
 
 
-def _definition(
-    session: Session, case: Case, reading: Reading, tensors: dict[str, Tensor]
-) -> Any:
+def _definition(session: Session, case: Case, reading: Reading, tensors: dict[str, Tensor]) -> Any:
     from headwise.reference import attend
 
     return attend(

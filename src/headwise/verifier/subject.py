@@ -45,8 +45,10 @@ class PadStyle:
         if self.dtype == "added":
             return torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, float("-inf"))
         mask = mask if self.polarity == "keep" else ~mask
-        return mask.clone() if self.dtype == "bool" else mask.to(
-            torch.long if self.dtype == "int" else dtype
+        return (
+            mask.clone()
+            if self.dtype == "bool"
+            else mask.to(torch.long if self.dtype == "int" else dtype)
         )
 
     def code(self, name: str = "keep") -> str:

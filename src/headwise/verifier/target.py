@@ -126,7 +126,7 @@ def load_file(path: Path) -> ModuleType:
             _("{path} exits while it is imported (sys.exit({code!r}))").format(
                 path=path, code=error.code
             ),
-            fix=_("put the script part under `if __name__ == \"__main__\":`"),
+            fix=_('put the script part under `if __name__ == "__main__":`'),
         ) from error
     except Exception as error:
         raise TargetError(
@@ -243,8 +243,7 @@ def _from_module(
             module, label, make, adapters, declared or {}, words, padding_mask=padding_mask
         )
     merged = {**(declared or {}), **words}
-    subject = _from_object(thing, label, merged, init, padding_mask, cross, seed)
-    return subject
+    return _from_object(thing, label, merged, init, padding_mask, cross, seed)
 
 
 def _maker(
@@ -291,9 +290,7 @@ def _from_object(
             built=arguments,
         )
     if init:
-        raise UsageError(
-            _("--init applies to classes, and {label} is not one").format(label=label)
-        )
+        raise UsageError(_("--init applies to classes, and {label} is not one").format(label=label))
     if isinstance(thing, nn.Module):
         return bind_layer(
             thing, label, words, make=lambda: thing, padding_mask=padding_mask, cross=cross, used={}

@@ -53,9 +53,7 @@ def trace_subject(
         return subject.call(thing, inputs, options)
 
     phase(f"tracing case {chosen.name}")
-    recording = record(
-        call, own_files=subject.own_files, adapters=subject.adapters, names=False
-    )
+    recording = record(call, own_files=subject.own_files, adapters=subject.adapters, names=False)
     if recording.error is not None:
         raise TargetError(
             _("the target raises on case {case}: {kind}: {message}").format(

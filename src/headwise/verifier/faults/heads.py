@@ -64,7 +64,9 @@ def split_without_transpose(spec: AttentionSpec) -> Iterable[Variant]:
 
 def head_dim_major(spec: AttentionSpec) -> Iterable[Variant]:
     yield Variant("split", {"split": split_with("channels")})
-    yield Variant("split and merge", {"split": split_with("channels"), "merge": merge_channel_major})
+    yield Variant(
+        "split and merge", {"split": split_with("channels"), "merge": merge_channel_major}
+    )
     for name in ("q", "k", "v", "qk", "kv"):
         yield Variant(name, {"split": split_with("channels", name)})
 

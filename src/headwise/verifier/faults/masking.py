@@ -20,7 +20,7 @@ NEAR_ZERO = (1e-9, -1e-9, 1e-6, -1e-6, -1.0, -10.0)
 """Numbers seen where a very large negative one was meant, tried for M14."""
 
 
-class Skip(Exception):
+class NothingToDoError(Exception):
     """A variant does not apply to this run: it would not change anything."""
 
 
@@ -81,7 +81,7 @@ def swap_rule(name: str, new: Callable[[Setting], Tensor]) -> Rule:
 
     def rule(s: Setting) -> Tensor:
         if name not in s.rules:
-            raise Skip(name)
+            raise NothingToDoError(name)
         return s.visible(**{name: new(s)})
 
     return rule
@@ -92,7 +92,7 @@ def drop_rule(*names: str) -> Rule:
 
     def rule(s: Setting) -> Tensor:
         if not set(names) & set(s.rules):
-            raise Skip(str(names))
+            raise NothingToDoError(str(names))
         return s.visible(without=names)
 
     return rule
@@ -104,7 +104,7 @@ FEW = ("empty rows zero", "fill -inf", "fill lowest", "add -1e9", "add lowest")
 # ------------------------------------------------------------------ padding masks
 def keep_of(s: Setting) -> Tensor:
     if s.inputs.keep is None:
-        raise Skip("padding")
+        raise NothingToDoError("padding")
     return s.inputs.keep
 
 
@@ -128,9 +128,7 @@ def ignored(spec: AttentionSpec) -> Iterable[Variant]:
 
 def dropped_by_causal(spec: AttentionSpec) -> Iterable[Variant]:
     if spec.is_causal:
-        yield from variants(
-            drop_rule("padding"), "causal wins", ("empty rows zero", "fill lowest")
-        )
+        yield from variants(drop_rule("padding"), "causal wins", ("empty rows zero", "fill lowest"))
 
         def causal_gone(s: Setting) -> Tensor:
             keep_of(s)
@@ -151,7 +149,7 @@ def other_samples(spec: AttentionSpec) -> Iterable[Variant]:
 def query_mask(spec: AttentionSpec) -> Iterable[Variant]:
     def rule(s: Setting) -> Tensor:
         if s.inputs.query_keep is None or s.inputs.context is None:
-            raise Skip("cross")
+            raise NothingToDoError("cross")
         return s.inputs.query_keep[:, None, None, :]
 
     yield from variants(swap_rule("padding", rule), hows=FEW)
@@ -172,7 +170,9 @@ def rows_blanked(spec: AttentionSpec) -> Iterable[Variant]:
     def blanked_output(t: Trace, s: Setting) -> None:
         project_output(t, s)
         rows = rows_of(s)
-        t.output = t.output * (rows[..., None] if s.inputs.x is not None else rows[:, None, :, None])
+        t.output = t.output * (
+            rows[..., None] if s.inputs.x is not None else rows[:, None, :, None]
+        )
 
     def one_index_set(t: Trace, s: Setting) -> None:
         # the last Tq entries of the key mask choose rows of queries, keys and values alike
@@ -248,7 +248,7 @@ def rules_in_use(s: Setting, names: tuple[str, ...]) -> tuple[Tensor, Tensor]:
     """(what the named rules allow, what the other rules allow)."""
     chosen = [name for name in names if name in s.rules]
     if not chosen:
-        raise Skip(str(names))
+        raise NothingToDoError(str(names))
     others = s.visible(without=tuple(chosen))
     these = s.visible(without=tuple(name for name in s.rules if name not in chosen))
     return these, others
@@ -485,7 +485,9 @@ register(
         undeclared="convention",
         point="alignment",
         shown_by=("Tq<Tk",),
-        what=N_("the causal mask starts at the first key although there are fewer queries than keys"),
+        what=N_(
+            "the causal mask starts at the first key although there are fewer queries than keys"
+        ),
         why=N_(
             "a single new query after a cache sees the first key only, and generation is wrong "
             "from the first cached step. F.scaled_dot_product_attention(is_causal=True) aligns "
@@ -625,7 +627,9 @@ register(
         code="M18",
         name="padding-mask-batch-order",
         shown_by=("pad",),
-        what=N_("the padding mask's copies per head are in the wrong order: samples use each other's"),
+        what=N_(
+            "the padding mask's copies per head are in the wrong order: samples use each other's"
+        ),
         why=N_(
             "the copies are ordered 0 1 0 1 by sample where the scores are ordered 0 0 1 1, so a "
             "sample is masked with another one's padding. A single sample and equal lengths hide "

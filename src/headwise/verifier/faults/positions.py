@@ -209,9 +209,7 @@ def wrong_slopes(spec: AttentionSpec) -> Iterable[Variant]:
     nearest = 2 ** math.floor(math.log2(h))
     series = {
         "power-of-two formula": [2.0 ** (-8.0 * (i + 1) / h) for i in range(h)],
-        "formula of the lower power of two": [
-            2.0 ** (-8.0 * (i + 1) / nearest) for i in range(h)
-        ],
+        "formula of the lower power of two": [2.0 ** (-8.0 * (i + 1) / nearest) for i in range(h)],
         "series starts at 1": [2.0 ** (-8.0 * i / h) for i in range(h)],
         "heads in reverse order": list(slopes)[::-1],
         "one slope for all heads": [slopes[0]] * h,
@@ -361,7 +359,9 @@ register(
         code="R10",
         name="rotary-stale-table",
         shown_by=("twice",),
-        what=N_("the rotary table is kept with too small a key, so results depend on earlier calls"),
+        what=N_(
+            "the rotary table is kept with too small a key, so results depend on earlier calls"
+        ),
         why=N_(
             "a table made for one call is used again for another length, base, dtype or device. "
             "Results then depend on what was called before, and a test in a fresh process passes"

@@ -14,7 +14,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register, under
 
-CONSTANTS = tuple(n**-0.5 for n in (16, 32, 48, 64, 80, 96, 128, 256, 512, 768, 1024)) + (0.1, 0.5)
+CONSTANTS = (*(n**-0.5 for n in (16, 32, 48, 64, 80, 96, 128, 256, 512, 768, 1024)), 0.1, 0.5)
 """Scales that are 1/sqrt of a common size, tried for S07 besides a fitted one."""
 
 
