@@ -1,0 +1,36 @@
+"""The mask of the caller is inverted where it lies."""
+
+import torch
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dim=24, heads=3):
+        super().__init__()
+        self.heads = heads
+        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
+
+    def forward(self, x, keep=None):
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        s = q @ k.mT / q.shape[-1] ** 0.5
+        if keep is not None:
+            hidden = keep.logical_not_()  # <- fault
+            s = s.masked_fill(hidden[:, None, None, :], torch.finfo(s.dtype).min)
+        return self.o((s.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
+HEADWISE = {
+    "kind": "layer",
+    "d_model": 24,
+    "num_heads": 3,
+    "padding_mask": "keep",
+    "weights": {"layout": "separate", "q": "q", "k": "k", "v": "v", "o": "o"},
+}
+
+
+def headwise_build():
+    return Attention()
+
+
+def headwise_run(layer, x, keep=None):
+    return layer(x, keep)

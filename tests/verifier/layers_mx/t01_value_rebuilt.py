@@ -1,0 +1,40 @@
+"""Values go through a new tensor: W_V never learns."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Attention(nn.Module):
+    def __init__(self, n_embd=32, n_head=4):
+        super().__init__()
+        self.n_head = n_head
+        self.c_attn, self.c_proj = nn.Linear(n_embd, 3 * n_embd), nn.Linear(n_embd, n_embd)
+
+    def forward(self, x, keep=None):
+        b, t, c = x.shape
+        q, k, v = (z.view(b, t, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).split(c, 2))
+        v = torch.tensor(v.tolist(), dtype=v.dtype)  # <- fault
+        mask = torch.ones(t, t, dtype=torch.bool).tril()
+        if keep is not None:
+            mask = mask & keep[:, None, None, :]
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return self.c_proj(y.transpose(1, 2).reshape(b, t, c))
+
+
+HEADWISE = {
+    "kind": "layer",
+    "d_model": 32,
+    "num_heads": 4,
+    "causal": True,
+    "padding_mask": "keep",
+    "weights": {"layout": "packed-chunks", "qkv": "c_attn", "o": "c_proj"},
+}
+
+
+def headwise_build():
+    return Attention()
+
+
+def headwise_run(layer, x, keep=None):
+    return layer(x, keep)
