@@ -18,7 +18,7 @@ from headwise.reference import Inputs
 from headwise.reference.positions import rotary_angles
 from headwise.texts import translate as _
 from headwise.verifier import names as nm
-from headwise.verifier.layouts import find_matrices
+from headwise.verifier.layouts import find_parts
 from headwise.verifier.subject import Options, PadStyle, Polarity, Recipe, Subject
 
 
@@ -168,18 +168,18 @@ def words_of(
 
 def _complete(module: nn.Module, found: dict[str, Any]) -> None:
     """Fill sizes from the shapes of the weights."""
-    matrices = find_matrices(module)
+    parts = find_parts(module)
     shapes = dict(module.named_parameters())
 
     def shape(role: str) -> tuple[int, ...] | None:
-        groups = matrices.get(role)
+        groups = parts.get(role)
         if not groups:
             return None
-        m = groups[0][0]
-        return tuple(m.turn(shapes[m.weight].detach()).shape)
+        part = groups[0][0]
+        return tuple(part.turn(shapes[part.weight].detach()).shape)
 
-    q, k, v, o, qkv = (shape(role) for role in ("q", "k", "v", "o", "qkv"))
-    raw_q = matrices["q"][0][0].weight if "q" in matrices else None
+    q, k, v, qkv = (shape(role) for role in ("q", "k", "v", "qkv"))
+    raw_q = parts["q"][0][0].weight if "q" in parts else None
     if raw_q is not None and shapes[raw_q].dim() == 3:
         found.setdefault("num_heads", shapes[raw_q].shape[0])
     inputs = q or qkv
@@ -208,7 +208,6 @@ def _complete(module: nn.Module, found: dict[str, Any]) -> None:
     kv_heads = found.get("num_kv_heads") or heads
     if v is not None and kv_heads and v[0] % kv_heads == 0 and "v_head_dim" not in found:
         found["v_head_dim"] = v[0] // kv_heads
-    del o
 
 
 def bind_layer(

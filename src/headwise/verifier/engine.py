@@ -28,8 +28,9 @@ from headwise.verifier.session import Reading, Session
 from headwise.verifier.subject import Subject
 from headwise.verifier.target import place_in
 
-SEARCH_SECONDS = 1.4
-"""How long pairs of faults are searched for before "unexplained" is the answer."""
+SINGLE_SECONDS, PAIR_SECONDS = 1.2, 0.8
+"""How long single faults and pairs are searched for before "unexplained" is the answer; the
+likeliest reading is always searched to its end."""
 
 MAX_READINGS = 8
 """How many readings the faults are searched under when none matches as it is."""
@@ -346,7 +347,10 @@ class Engine:
     def _search_faults(self, plain: list[Case], masked: list[Case]) -> Diagnosis:
         """Faults that explain every case; pairs if no single one does."""
         chosen = self._likely_readings(plain)
+        started = time.monotonic()
         for reading in chosen:
+            if reading is not chosen[0] and time.monotonic() > started + SINGLE_SECONDS:
+                break
             failing = [c for c in plain if not self.search.agrees(Theory(reading), c)]
             if not failing and plain:
                 continue
@@ -356,7 +360,7 @@ class Engine:
                 if complete is not None:
                     same = [t for t in theories if self._extend(t, masked) is not None]
                     return self._done(complete, tuple(t.codes[0] for t in same))
-        self.search.deadline = time.monotonic() + SEARCH_SECONDS
+        self.search.deadline = time.monotonic() + PAIR_SECONDS
         paired = self._pairs(chosen, plain, masked)
         if paired is not None:
             return self._done(paired, paired.codes)

@@ -7,7 +7,7 @@ A ``Layout`` is a hypothesis: a way of reading a module's parameters as the defi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from headwise.texts import translate as _
 from headwise.verifier.names import fused_order, role_of
 
 Tensors = Mapping[str, Tensor]
-Reader = Callable[[Tensors], Tensor]
+Turn = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,42 @@ EMPTY = Layout("none", lambda tensors: Parameters())
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """A weight found in a module: how to read it as out × in, and its bias."""
+class Part:
+    """Where one of q, k, v and o lives: a weight, how it is stored, and which of its rows.
 
-    label: str
+    Args:
+        weight: full name.
+        bias: full name of the bias, or None.
+        turn: makes the weight out × in.
+        rows: which rows belong to the part; None = all.
+        bias_rows: the same for the bias, where it is packed differently; None = as ``rows``.
+        label: how the weight is stored, if not plainly out × in.
+    """
+
     weight: str
     bias: str | None
-    turn: Callable[[Tensor], Tensor]
+    turn: Turn
+    rows: Tensor | None = None
+    bias_rows: Tensor | None = None
+    label: str = ""
 
-    def parts(self, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
-        bias = None if self.bias is None else tensors[self.bias].flatten()
-        return self.turn(tensors[self.weight]), bias
+    def read(self, tensors: Tensors) -> tuple[Tensor, Tensor | None]:
+        """(weight out × in, bias or None) from the module's parameters."""
+        weight = self.turn(tensors[self.weight])
+        weight = weight if self.rows is None else weight[self.rows]
+        if self.bias is None:
+            return weight, None
+        bias = tensors[self.bias].flatten()
+        rows = self.rows if self.bias_rows is None else self.bias_rows
+        return weight, bias if rows is None else bias[rows]
+
+    def take(self, rows: Tensor) -> Part:
+        """Some rows of this part."""
+        return Part(self.weight, self.bias, self.turn, rows, label=self.label)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Full names of what it reads."""
         return (self.weight,) if self.bias is None else (self.weight, self.bias)
 
 
@@ -72,51 +94,146 @@ def turned(w: Tensor) -> Tensor:
     return w.transpose(0, 1)
 
 
+def layout(
+    name: str, parts: Mapping[str, Part], extras: Mapping[str, str], *, fused: bool = False
+) -> Layout:
+    """A layout from the parts of q, k, v and o, and the names of further parameters."""
+
+    def read(tensors: Tensors) -> Parameters:
+        given: dict[str, Any] = {key: tensors[full] for key, full in extras.items()}
+        for role, part in parts.items():
+            given[role], given[f"{role}_bias"] = part.read(tensors)
+        return Parameters(**given)
+
+    names = dict.fromkeys(n for part in parts.values() for n in part.names)
+    return Layout(name, read, (*names, *extras.values()), fused)
+
+
+# ------------------------------------------------------------------ sizes and packing orders
+@dataclass(frozen=True)
+class Sizes:
+    """Rows of the projections of a spec."""
+
+    spec: AttentionSpec
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """Rows of q, k and v."""
+        s = self.spec
+        return {
+            "q": s.num_heads * s.head_dim,
+            "k": s.num_kv_heads * s.head_dim,
+            "v": s.num_kv_heads * s.v_head_dim,
+        }
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, int]]:
+        """Out × in of q, k, v and o."""
+        s, n = self.spec, self.rows
+        return {
+            "q": (n["q"], s.d_model),
+            "k": (n["k"], s.d_context),
+            "v": (n["v"], s.d_values),
+            "o": (s.d_model, s.num_heads * s.v_head_dim),
+        }
+
+    @property
+    def fused(self) -> int:
+        """Rows of one matrix for q, k and v."""
+        return sum(self.rows.values())
+
+
+Rows = dict[str, Tensor]
+ORDERS = ("qkv", "qvk", "kqv", "kvq", "vqk", "vkq")
+
+
+def packed_rows(spec: AttentionSpec) -> Iterator[tuple[str, Rows]]:
+    """Ways of packing q, k and v in the rows of one matrix, likeliest first: (name, rows)."""
+    n = Sizes(spec).rows
+    for order in ORDERS:
+        start, rows = 0, {}
+        for letter in order:
+            rows[letter] = torch.arange(start, start + n[letter])
+            start += n[letter]
+        yield ("packed-chunks" if order == "qkv" else f"packed-chunks-{order}"), rows
+    size = {
+        "q": spec.group_size * spec.head_dim,
+        "k": spec.head_dim,
+        "v": spec.v_head_dim,
+    }
+    name = "packed-per-head" if spec.group_size == 1 else "packed-grouped"
+    block = torch.arange(sum(n.values())).view(spec.num_kv_heads, -1)
+    for order in ORDERS:
+        start, rows = 0, {}
+        for letter in order:
+            rows[letter] = block[:, start : start + size[letter]].flatten()
+            start += size[letter]
+        yield (name if order == "qkv" else f"{name}-{order}"), rows
+    if len(set(n.values())) == 1:
+        last = torch.arange(3 * n["q"]).view(-1, 3)
+        yield "packed-per-channel", {"q": last[:, 0], "k": last[:, 1], "v": last[:, 2]}
+
+
+def half_packed_rows(spec: AttentionSpec) -> Iterator[tuple[str, Rows]]:
+    """Ways of packing k and v in the rows of one matrix."""
+    n_k, n_v = Sizes(spec).rows["k"], Sizes(spec).rows["v"]
+    yield "q, packed kv", {"k": torch.arange(n_k), "v": torch.arange(n_k, n_k + n_v)}
+    block = torch.arange(n_k + n_v).view(spec.num_kv_heads, -1)
+    cut = spec.head_dim
+    yield "q, kv per head", {"k": block[:, :cut].flatten(), "v": block[:, cut:].flatten()}
+    yield "q, packed vk", {"k": torch.arange(n_v, n_v + n_k), "v": torch.arange(n_v)}
+
+
 # ------------------------------------------------------------------ what the module holds
-def find_matrices(module: nn.Module) -> dict[str, list[list[Matrix]]]:
-    """Weight matrices by role; per role a list of candidates, each with its orientations."""
+EXTRAS = ("q_norm", "k_norm", "sinks", "positions", "relative_bias")
+
+
+def find_parts(module: nn.Module) -> dict[str, list[list[Part]]]:
+    """Weights by the role that their name says, "" for none; each with its ways of storage."""
     tensors = dict(module.named_parameters())
     modules = dict(module.named_modules())
-    found: dict[str, list[list[Matrix]]] = {}
+    found: dict[str, list[list[Part]]] = {}
     for name, tensor in tensors.items():
         path, _dot, leaf = name.rpartition(".")
-        if tensor.dim() < 2 or leaf == "bias":
-            continue
-        role = role_of(name)
-        if role in ("q_norm", "k_norm", "sinks", "positions", "relative_bias"):
-            continue
-        if isinstance(modules.get(path), nn.Embedding) or _is_bias_name(leaf):
+        owner, role = modules.get(path), role_of(name)
+        if tensor.dim() < 2 or _is_bias(leaf) or role in EXTRAS or isinstance(owner, nn.Embedding):
             continue
         bias = _bias_of(name, tensors)
-        turns = _orientations(modules.get(path), leaf, tensor)
-        candidates = [Matrix(label, name, bias, turn) for label, turn in turns]
-        found.setdefault(role or "", []).append(candidates)
+        options = [
+            Part(name, bias, turn, label=label)
+            for label, turn in _storages(owner, leaf, tensor, out=role == "o")
+        ]
+        found.setdefault(role or "", []).append(options)
     return found
 
 
-def _is_bias_name(leaf: str) -> bool:
-    return leaf.startswith(("b_", "bias")) or leaf.endswith("_bias")
+def _is_bias(leaf: str) -> bool:
+    return leaf.startswith(("b_", "bias")) or leaf.endswith(("_bias", "bias"))
 
 
 def _bias_of(name: str, tensors: Tensors) -> str | None:
     path, _dot, leaf = name.rpartition(".")
     prefix = f"{path}." if path else ""
+    if leaf in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
+        packed = prefix + "in_proj_bias"  # nn.MultiheadAttention packs only the biases here
+        return packed if packed in tensors else None
     options = [leaf.replace("weight", "bias")]
     if leaf[:2] in ("W_", "w_"):
         options += ["b_" + leaf[2:], "B_" + leaf[2:], "b" + leaf[2:]]
     if leaf[:1] in ("W", "w") and len(leaf) == 2:
         options += ["b" + leaf[1:]]
-    if leaf in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
-        return None  # nn.MultiheadAttention keeps these in in_proj_bias
-    for option in options:
-        if option != leaf and prefix + option in tensors:
-            return prefix + option
-    return None
+    return next((prefix + o for o in options if o != leaf and prefix + o in tensors), None)
 
 
-def _orientations(
-    owner: nn.Module | None, leaf: str, tensor: Tensor
-) -> list[tuple[str, Callable[[Tensor], Tensor]]]:
+def _storages(
+    owner: nn.Module | None, leaf: str, tensor: Tensor, *, out: bool
+) -> list[tuple[str, Turn]]:
+    """Ways in which a weight may be stored, likeliest first."""
+    if tensor.dim() == 3 and out:
+        return [
+            ("heads × size × out", lambda w: w.flatten(0, 1).transpose(0, 1)),
+            ("out × heads × size", lambda w: w.flatten(1)),
+        ]
     if tensor.dim() == 3:
         return [
             ("heads × in × size", lambda w: w.transpose(1, 2).flatten(0, 1)),
@@ -125,263 +242,102 @@ def _orientations(
         ]
     if type(owner).__name__ == "Conv1D":
         return [("conv1d", turned)]
-    if leaf == "weight" or leaf.endswith("_weight"):
-        return (
-            [("", same)]
-            if isinstance(owner, nn.Linear) or leaf != "weight"
-            else [
-                ("", same),
-                ("in × out", turned),
-            ]
-        )
+    if isinstance(owner, nn.Linear) or leaf.endswith("_weight"):
+        return [("", same)]
+    if leaf == "weight":
+        return [("", same), ("in × out", turned)]
     return [("in × out", turned), ("out × in", same)]
 
 
-# ------------------------------------------------------------------ reading
-def packed_indices(spec: AttentionSpec) -> Iterable[tuple[str, tuple[Tensor, Tensor, Tensor]]]:
-    """Ways of packing q, k and v in the rows of one matrix: (name, rows of q, of k, of v)."""
-    n = {
-        "q": spec.num_heads * spec.head_dim,
-        "k": spec.num_kv_heads * spec.head_dim,
-        "v": spec.num_kv_heads * spec.v_head_dim,
-    }
-    for order in ("qkv", "qvk", "kqv", "kvq", "vqk", "vkq"):
-        start, rows = 0, {}
-        for letter in order:
-            rows[letter] = torch.arange(start, start + n[letter])
-            start += n[letter]
-        name = "packed-chunks" if order == "qkv" else f"packed-chunks-{order}"
-        yield name, (rows["q"], rows["k"], rows["v"])
-    size = {
-        "q": spec.group_size * spec.head_dim,
-        "k": spec.head_dim,
-        "v": spec.v_head_dim,
-    }
-    total = sum(size.values())
-    per_head = "packed-per-head" if spec.group_size == 1 else "packed-grouped"
-    block = torch.arange(spec.num_kv_heads * total).view(spec.num_kv_heads, total)
-    for order in ("qkv", "qvk", "kqv", "kvq", "vqk", "vkq"):
-        start, rows = 0, {}
-        for letter in order:
-            rows[letter] = block[:, start : start + size[letter]].flatten()
-            start += size[letter]
-        name = per_head if order == "qkv" else f"{per_head}-{order}"
-        yield name, (rows["q"], rows["k"], rows["v"])
-    if len(set(n.values())) == 1:
-        cells = torch.arange(3 * n["q"])
-        last = cells.view(-1, 3)
-        yield "packed-per-channel", (last[:, 0], last[:, 1], last[:, 2])
-
-
-def _rows(part: tuple[Tensor, Tensor | None], index: Tensor) -> tuple[Tensor, Tensor | None]:
-    weight, bias = part
-    return weight[index], None if bias is None else bias[index]
-
-
-def _extras(module: nn.Module) -> tuple[dict[str, str], tuple[str, ...]]:
+def _extras(module: nn.Module) -> dict[str, str]:
     """Parameters beside the four matrices, by the definition's name for them."""
     found: dict[str, str] = {}
     for name, tensor in module.named_parameters():
         role = role_of(name)
         if role in ("q_norm", "k_norm"):
-            key = f"{role}_bias" if name.endswith("bias") else role
-            found.setdefault(key, name)
+            found.setdefault(f"{role}_bias" if name.endswith("bias") else role, name)
         elif (role == "sinks" and tensor.dim() == 1) or (
             role in ("positions", "relative_bias") and tensor.dim() == 2
         ):
             found.setdefault(role, name)
-    return found, tuple(found.values())
+    return found
 
 
+# ------------------------------------------------------------------ proposing
 def candidates(module: nn.Module, spec: AttentionSpec) -> list[Layout]:
     """Layouts that fit the module's names and shapes, likeliest first."""
-    matrices = find_matrices(module)
-    shapes = {name: tuple(t.shape) for name, t in module.named_parameters()}
-    values = {name: t.detach() for name, t in module.named_parameters()}
-    extras, extra_names = _extras(module)
-    found: list[Layout] = []
+    tensors = {name: t.detach() for name, t in module.named_parameters()}
+    parts, sizes, extras = find_parts(module), Sizes(spec), _extras(module)
 
-    def fits(m: Matrix, rows: int, columns: int | None = None) -> bool:
-        shape = tuple(m.turn(values[m.weight]).shape)
-        return shape[0] == rows and (columns is None or shape[1] == columns)
+    def pick(role: str, shape: tuple[int, int]) -> list[Part]:
+        options = (p for group in parts.get(role, []) for p in group)
+        return [p for p in options if tuple(p.turn(tensors[p.weight]).shape) == shape]
 
-    n_q, n_k = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    n_v, n_o = spec.num_kv_heads * spec.v_head_dim, spec.num_heads * spec.v_head_dim
+    by_name = {role: pick(role, sizes.shapes[role]) for role in "qkvo"}
+    by_name["qkv"] = pick("qkv", (sizes.fused, spec.d_model))
+    kv_rows = sizes.rows["k"] + sizes.rows["v"]
+    by_name["kv"] = pick("kv", (kv_rows, spec.d_context))
+    found = list(_named(by_name, spec, extras))
+    if found:
+        return found
+    order = list(tensors)
+    every = sorted((g[0] for groups in parts.values() for g in groups),
+                   key=lambda p: order.index(p.weight))  # fmt: skip
+    return list(_shaped(every, tensors, spec, extras))
 
-    def pick(role: str, rows: int, columns: int | None) -> list[Matrix]:
-        return [m for group in matrices.get(role, []) for m in group if fits(m, rows, columns)]
 
-    outs: list[Matrix | None] = list(pick_out(matrices, values, spec.d_model, n_o)) or [None]
-
-    def add(name: str, parts: Callable[[Tensors], dict[str, Tensor | None]], out: Matrix | None,
-            names: tuple[str, ...], *, fused: bool = False) -> None:  # fmt: skip
-        def read(tensors: Tensors) -> Parameters:
-            given = parts(tensors)
-            if out is not None:
-                given["o"], given["o_bias"] = out.parts(tensors)
-            for key, full in extras.items():
-                given[key] = tensors[full]
-            return Parameters(**given)
-
-        all_names = names + (out.names if out is not None else ()) + extra_names
-        found.append(Layout(name, read, all_names, fused))
-
+def _named(
+    parts: Mapping[str, list[Part]], spec: AttentionSpec, extras: Mapping[str, str]
+) -> Iterator[Layout]:
+    """Layouts from parts whose names say what they are."""
+    outs: list[dict[str, Part]] = [{"o": p} for p in parts["o"]] or [{}]
     for out in outs:
-        for q, k, v in itertools.product(
-            pick("q", n_q, spec.d_model),
-            pick("k", n_k, spec.d_context),
-            pick("v", n_v, spec.d_values),
-        ):
-            fused_bias = _torch_bias(shapes, q.weight)
-
-            def separate(tensors: Tensors, q: Matrix = q, k: Matrix = k, v: Matrix = v,
-                         fused_bias: str | None = fused_bias) -> dict[str, Tensor | None]:  # fmt: skip
-                (wq, bq), (wk, bk), (wv, bv) = (m.parts(tensors) for m in (q, k, v))
-                if fused_bias is not None:
-                    bq, bk, bv = tensors[fused_bias].split((n_q, n_k, n_v))
-                return dict(q=wq, k=wk, v=wv, q_bias=bq, k_bias=bk, v_bias=bv)
-
-            label = q.label and f" ({q.label})"
-            extra = () if fused_bias is None else (fused_bias,)
-            add(f"separate{label}", separate, out, q.names + k.names + v.names + extra)
-        for group in matrices.get("qkv", []):
-            for m in group:
-                if not fits(m, n_q + n_k + n_v, spec.d_model):
-                    continue
-                orders = list(packed_indices(spec))
-                spelled = fused_order(m.weight)
-                if spelled not in (None, "qkv"):
-                    orders.sort(key=lambda item: not item[0].endswith(str(spelled)))
-                for name, index in orders:
-
-                    def packed(tensors: Tensors, m: Matrix = m,
-                               index: tuple[Tensor, Tensor, Tensor] = index) -> dict[str, Tensor | None]:  # fmt: skip
-                        whole = m.parts(tensors)
-                        (wq, bq), (wk, bk), (wv, bv) = (_rows(whole, i) for i in index)
-                        return dict(q=wq, k=wk, v=wv, q_bias=bq, k_bias=bk, v_bias=bv)
-
-                    label = m.label and f" ({m.label})"
-                    add(name + label, packed, out, m.names, fused=True)
-        for q in pick("q", n_q, spec.d_model):
-            for kv in pick("kv", n_k + n_v, spec.d_context):
-                for name, k_rows, v_rows in _kv_indices(spec):
-
-                    def half_packed(tensors: Tensors, q: Matrix = q, kv: Matrix = kv,
-                                    k_rows: Tensor = k_rows, v_rows: Tensor = v_rows) -> dict[str, Tensor | None]:  # fmt: skip
-                        wq, bq = q.parts(tensors)
-                        whole = kv.parts(tensors)
-                        (wk, bk), (wv, bv) = _rows(whole, k_rows), _rows(whole, v_rows)
-                        return dict(q=wq, k=wk, v=wv, q_bias=bq, k_bias=bk, v_bias=bv)
-
-                    add(name, half_packed, out, q.names + kv.names, fused=True)
-    if not found:
-        found = _by_shape(matrices, values, spec, extras, extra_names)
-    return found
+        for q, k, v in itertools.product(parts["q"], parts["k"], parts["v"]):
+            label = f"separate ({q.label})" if q.label else "separate"
+            yield layout(label, {**_torch_biases({"q": q, "k": k, "v": v}, spec), **out}, extras)
+        for whole in parts["qkv"]:
+            spelled = fused_order(whole.weight) or "qkv"
+            orders = list(packed_rows(spec))
+            if spelled != "qkv":
+                orders.sort(key=lambda item: not item[0].endswith(spelled))
+            for name, rows in orders:
+                label = f"{name} ({whole.label})" if whole.label else name
+                cut = {role: whole.take(rows[role]) for role in "qkv"}
+                yield layout(label, {**cut, **out}, extras, fused=True)
+        for q, kv in itertools.product(parts["q"], parts["kv"]):
+            for name, rows in half_packed_rows(spec):
+                cut = {"q": q, "k": kv.take(rows["k"]), "v": kv.take(rows["v"])}
+                yield layout(name, {**cut, **out}, extras, fused=True)
 
 
-def pick_out(
-    matrices: Mapping[str, list[list[Matrix]]], values: Tensors, d_model: int, n_o: int
-) -> Iterable[Matrix]:
-    """Candidates for the output projection, (Dm, Hq·Dv)."""
-    for group in matrices.get("o", []):
-        for m in group:
-            weight = values[m.weight]
-            if weight.dim() == 3:
-                # heads × size × out, or out × heads × size
-                if weight.shape[0] * weight.shape[1] == n_o and weight.shape[2] == d_model:
-                    yield Matrix("heads × size × out", m.weight, m.bias,
-                                 lambda w: w.flatten(0, 1).transpose(0, 1))  # fmt: skip
-                elif weight.shape[0] == d_model:
-                    yield Matrix("out × heads × size", m.weight, m.bias, lambda w: w.flatten(1))
-                return
-            if tuple(m.turn(weight).shape) == (d_model, n_o):
-                yield m
-
-
-def _torch_bias(shapes: Mapping[str, tuple[int, ...]], q_name: str) -> str | None:
-    if not q_name.endswith("q_proj_weight"):
-        return None
-    name = q_name.removesuffix("q_proj_weight") + "in_proj_bias"
-    return name if name in shapes else None
-
-
-def _kv_indices(spec: AttentionSpec) -> Iterable[tuple[str, Tensor, Tensor]]:
-    n_k, n_v = spec.num_kv_heads * spec.head_dim, spec.num_kv_heads * spec.v_head_dim
-    yield "q, packed kv", torch.arange(n_k), torch.arange(n_k, n_k + n_v)
-    block = torch.arange(n_k + n_v).view(spec.num_kv_heads, -1)
-    yield "q, kv per head", block[:, : spec.head_dim].flatten(), block[:, spec.head_dim :].flatten()
-    yield "q, packed vk", torch.arange(n_v, n_v + n_k), torch.arange(n_v)
-
-
-def _by_shape(
-    matrices: Mapping[str, list[list[Matrix]]],
-    values: Tensors,
-    spec: AttentionSpec,
-    extras: Mapping[str, str],
-    extra_names: tuple[str, ...],
-) -> list[Layout]:
-    """When names say nothing: matrices in order of registration, then every other assignment."""
-    every = [group[0] for groups in matrices.values() for group in groups]
-    order = list(values)
-    every.sort(key=lambda m: order.index(m.weight))
-    n_q, n_k = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
-    n_v, n_o = spec.num_kv_heads * spec.v_head_dim, spec.num_heads * spec.v_head_dim
-    want = {
-        "q": (n_q, spec.d_model),
-        "k": (n_k, spec.d_context),
-        "v": (n_v, spec.d_values),
-        "o": (spec.d_model, n_o),
+def _torch_biases(parts: dict[str, Part], spec: AttentionSpec) -> dict[str, Part]:
+    """Separate weights whose biases are packed in one vector, as in nn.MultiheadAttention."""
+    if not all((p.bias or "").endswith("in_proj_bias") for p in parts.values()):
+        return parts
+    _name, rows = next(packed_rows(spec))
+    return {
+        role: Part(p.weight, p.bias, p.turn, None, rows[role], p.label) for role, p in parts.items()
     }
 
-    def shape(m: Matrix) -> tuple[int, ...]:
-        return tuple(m.turn(values[m.weight]).shape)
 
-    found = []
+def _shaped(
+    every: list[Part], tensors: Tensors, spec: AttentionSpec, extras: Mapping[str, str]
+) -> Iterator[Layout]:
+    """When names say nothing: matrices in order of registration, then every other assignment."""
+    sizes = Sizes(spec)
+    shape = {p.weight: tuple(p.turn(tensors[p.weight]).shape) for p in every}
     for chosen in itertools.permutations(every, 4) if 4 <= len(every) <= 6 else ():
-        if all(shape(m) == want[role] for m, role in zip(chosen, "qkvo", strict=True)):
-            found.append(_assigned(dict(zip("qkvo", chosen, strict=True)), extras, extra_names))
-    fused = [m for m in every if shape(m) == (n_q + n_k + n_v, spec.d_model)]
-    outs: list[Matrix | None] = [m for m in every if shape(m) == want["o"] and m not in fused]
-    for m in fused:
-        for out in outs or [None]:
-            for name, index in packed_indices(spec):
-                found.append(_packed(name, m, out, index, extras, extra_names))
-    return found
-
-
-def _assigned(
-    roles: Mapping[str, Matrix], extras: Mapping[str, str], extra_names: tuple[str, ...]
-) -> Layout:
-    def read(tensors: Tensors) -> Parameters:
-        given: dict[str, Any] = {key: tensors[full] for key, full in extras.items()}
-        for role, m in roles.items():
-            given[role], given[f"{role}_bias"] = m.parts(tensors)
-        return Parameters(**given)
-
-    names = tuple(n for m in roles.values() for n in m.names)
-    label = ", ".join(f"{role}={m.weight}" for role, m in roles.items())
-    return Layout(f"by shape: {label}", read, names + extra_names)
-
-
-def _packed(
-    name: str,
-    m: Matrix,
-    out: Matrix | None,
-    index: tuple[Tensor, Tensor, Tensor],
-    extras: Mapping[str, str],
-    extra_names: tuple[str, ...],
-) -> Layout:
-    def read(tensors: Tensors) -> Parameters:
-        given: dict[str, Any] = {key: tensors[full] for key, full in extras.items()}
-        whole = m.parts(tensors)
-        for role, rows in zip("qkv", index, strict=True):
-            given[role], given[f"{role}_bias"] = _rows(whole, rows)
-        if out is not None:
-            given["o"], given["o_bias"] = out.parts(tensors)
-        return Parameters(**given)
-
-    names = m.names + (out.names if out is not None else ()) + extra_names
-    return Layout(name, read, names, fused=True)
+        if all(shape[p.weight] == sizes.shapes[r] for p, r in zip(chosen, "qkvo", strict=True)):
+            parts = dict(zip("qkvo", chosen, strict=True))
+            label = ", ".join(f"{role}={p.weight}" for role, p in parts.items())
+            yield layout(f"by shape: {label}", parts, extras)
+    fused = [p for p in every if shape[p.weight] == (sizes.fused, spec.d_model)]
+    for whole in fused:
+        rest = [p for p in every if p is not whole and shape[p.weight] == sizes.shapes["o"]]
+        for out in [{"o": p} for p in rest] or [{}]:
+            for name, rows in packed_rows(spec):
+                cut = {role: whole.take(rows[role]) for role in "qkv"}
+                yield layout(name, {**cut, **out}, extras, fused=True)
 
 
 # ------------------------------------------------------------------ declared
@@ -410,15 +366,13 @@ def declared_layout(module: Any, spec: AttentionSpec, weights: Mapping[str, str]
         return EMPTY
     tensors = dict(module.named_parameters())
 
-    def full_name(attribute: str, leaf: str | None) -> str | None:
-        for option in ([f"{attribute}.{leaf}"] if leaf else []) + [attribute]:
-            if option in tensors and (leaf != "bias" or option != attribute):
-                return option
-        return None
+    def name_of(attribute: str, leaf: str) -> str | None:
+        options = [f"{attribute}.{leaf}"] + ([attribute] if leaf == "weight" else [])
+        return next((option for option in options if option in tensors), None)
 
     def need(role: str) -> str:
         attribute = weights.get(role, role)
-        name = full_name(attribute, "weight")
+        name = name_of(attribute, "weight")
         if name is None:
             raise UsageError(
                 _("the layer has no parameter {name!r}, declared to hold {role}").format(
@@ -429,69 +383,48 @@ def declared_layout(module: Any, spec: AttentionSpec, weights: Mapping[str, str]
             )
         return name
 
-    extras = {
-        role: need(role)
-        for role in ("sinks", "q_norm", "k_norm", "positions", "relative_bias")
-        if role in weights
-    }
+    def part(role: str, turn: Turn) -> Part:
+        return Part(need(role), name_of(weights.get(role, role), "bias"), turn)
+
+    extras = {role: need(role) for role in EXTRAS if role in weights}
     for role in ("q_norm", "k_norm"):
-        if role in extras and full_name(weights[role], "bias"):
-            extras[f"{role}_bias"] = str(full_name(weights[role], "bias"))
+        bias = name_of(weights[role], "bias") if role in extras else None
+        if bias is not None:
+            extras[f"{role}_bias"] = bias
+    out = "o" in weights
     if kind == "torch-mha":
         return _torch_layout(weights.get("qkv", ""), tensors, spec)
     if kind == "per-head-arrays":
-        roles = {}
+        parts = {}
         for role in "qkvo":
-            bias = weights.get(f"{role}_bias")
-            turn = _orientations(None, "", tensors[need(role)])[0][1]
-            if role == "o":
-                turn = lambda w: w.flatten(0, 1).transpose(0, 1)  # noqa: E731
-            roles[role] = Matrix("", need(role), bias if bias in tensors else None, turn)
-        layout = _assigned(roles, extras, tuple(extras.values()))
-        return Layout(kind, layout.read, layout.names)
+            weight, bias = need(role), weights.get(f"{role}_bias")
+            turn = _storages(None, "", tensors[weight], out=role == "o")[0][1]
+            parts[role] = Part(weight, bias if bias in tensors else None, turn)
+        return layout(kind, parts, extras)
     if kind == "separate":
-        roles = {
-            role: Matrix("", need(role), full_name(weights.get(role, role), "bias"), same)
-            for role in "qkvo"
-            if role != "o" or "o" in weights
-        }
-        layout = _assigned(roles, extras, tuple(extras.values()))
-        return Layout(kind, layout.read, layout.names)
+        return layout(kind, {r: part(r, same) for r in "qkvo" if r != "o" or out}, extras)
     turn = turned if kind == "conv1d" else same
-    fused = Matrix("", need("qkv"), full_name(weights.get("qkv", "qkv"), "bias"), turn)
-    out = None
-    if "o" in weights:
-        out = Matrix("", need("o"), full_name(weights["o"], "bias"), turn)
-    index = dict(packed_indices(spec))
-    packing = FUSED_LAYOUTS[kind]
-    if packing == "packed-per-head" and spec.group_size > 1:
-        packing = "packed-grouped"
-    if packing == "packed-grouped" and spec.group_size == 1:
-        packing = "packed-per-head"
-    return _packed(kind, fused, out, index[packing], extras, tuple(extras.values()))
+    name = FUSED_LAYOUTS[kind]
+    if name in ("packed-per-head", "packed-grouped"):
+        name = "packed-per-head" if spec.group_size == 1 else "packed-grouped"
+    rows, whole = dict(packed_rows(spec))[name], part("qkv", turn)
+    cut = {role: whole.take(rows[role]) for role in "qkv"}
+    return layout(kind, {**cut, **({"o": part("o", turn)} if out else {})}, extras, fused=True)
 
 
 def _torch_layout(attribute: str, tensors: Tensors, spec: AttentionSpec) -> Layout:
-    prefix = f"{attribute}." if attribute and f"{attribute}.out_proj.weight" in tensors else ""
-    n = (
-        spec.num_heads * spec.head_dim,
-        spec.num_kv_heads * spec.head_dim,
-        spec.num_kv_heads * spec.v_head_dim,
-    )
+    """The weights of an nn.MultiheadAttention, the module itself or an attribute of it."""
+    prefix = f"{attribute}." if f"{attribute}.out_proj.weight" in tensors else ""
 
-    def read(given: Tensors) -> Parameters:
-        parts: dict[str, Any] = {}
-        if prefix + "in_proj_weight" in given:
-            parts["q"], parts["k"], parts["v"] = given[prefix + "in_proj_weight"].split(n)
-        else:
-            for role in "qkv":
-                parts[role] = given[f"{prefix}{role}_proj_weight"]
-        if prefix + "in_proj_bias" in given:
-            biases = given[prefix + "in_proj_bias"].split(n)
-            parts["q_bias"], parts["k_bias"], parts["v_bias"] = biases
-        parts["o"] = given[prefix + "out_proj.weight"]
-        parts["o_bias"] = given.get(prefix + "out_proj.bias")
-        return Parameters(**parts)
+    def there(name: str) -> str | None:
+        return prefix + name if prefix + name in tensors else None
 
-    names = tuple(n for n in tensors if n.startswith(prefix))
-    return Layout("torch-mha", read, names, fused=prefix + "in_proj_weight" in tensors)
+    bias, whole = there("in_proj_bias"), there("in_proj_weight")
+    out = Part(prefix + "out_proj.weight", there("out_proj.bias"), same)
+    if whole is not None:
+        _name, rows = next(packed_rows(spec))
+        parts = {role: Part(whole, bias, same, rows[role]) for role in "qkv"}
+    else:
+        separate = {r: Part(f"{prefix}{r}_proj_weight", bias, same) for r in "qkv"}
+        parts = _torch_biases(separate, spec)
+    return layout("torch-mha", {**parts, "o": out}, {}, fused=whole is not None)

@@ -129,8 +129,10 @@ def norm_options(
     """Kinds of qk-norm to try: only where there are gains for it."""
     if spec.qk_norm is not None or "qk_norm" in subject.declared:
         return [spec.qk_norm]
-    if parameters.q_norm is None:
+    if subject.kind == "function":
         return [None]
+    if parameters.q_norm is None:
+        return [None, QkNorm(order="before-rope"), QkNorm(order="after-rope")]
     return [
         QkNorm(order=order, kind=kind, eps=eps)  # type: ignore[arg-type]
         for kind in (("layer",) if parameters.q_norm_bias is not None else ("rms", "layer"))
