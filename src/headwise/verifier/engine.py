@@ -23,6 +23,7 @@ from headwise.verifier.cases import Case, make_cases
 from headwise.verifier.diagnose import Diagnosis, Search, Theory
 from headwise.verifier.evidence_texts import head_axis_evidence
 from headwise.verifier.faults import FAULTS, Fault, Variant
+from headwise.verifier.properties import looks_ahead
 from headwise.verifier.readings import base_spec, layouts_of, readings
 from headwise.verifier.session import Reading, Session
 from headwise.verifier.subject import Subject
@@ -396,6 +397,9 @@ class Engine:
             kind = (type(reading.spec.positions), reading.spec.is_causal, reading.spec.rope)
             kinds.setdefault(kind, []).append(reading)
         spread = [group[0] for group in kinds.values()]
+        ahead = looks_ahead(self, order[0])
+        if ahead is not None:
+            spread.sort(key=lambda r: r.spec.is_causal is ahead)
         rest = [r for r in order if r not in spread]
         return (spread + rest)[:MAX_READINGS]
 

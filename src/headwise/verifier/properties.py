@@ -152,6 +152,24 @@ def _random(
     return True
 
 
+def looks_ahead(engine: Engine, reading: Reading) -> bool | None:
+    """Whether changing the last token moves earlier rows; None if that can't be tried."""
+    case = next((c for c in engine.cases if c.name == "plain"), None)
+    if case is None:
+        return None
+    i = case.inputs
+    changed = {
+        name: torch.cat([t[..., :-1, :], t[..., -1:, :] + 1.0], dim=-2)
+        for name, t in i.tensors().items()
+    }
+    other = Case("plain, last token changed", i.replace(**changed), case.queries)
+    before = engine.session.outcome(case, reading).output
+    after = engine.session.outcome(other, reading).output
+    if before is None or after is None:
+        return None
+    return bool((before[..., :-1, :] != after[..., :-1, :]).any())
+
+
 def batch_dependent(engine: Engine, reading: Reading) -> Any:
     """B03 as a note, if a sample's result depends on its neighbours; None otherwise."""
     from headwise.verifier.engine import Note
