@@ -394,12 +394,13 @@ class Engine:
         order = near + [r for r in runnable if r not in near]
         kinds: dict[Any, list[Reading]] = {}
         for reading in order:
-            kind = (type(reading.spec.positions), reading.spec.is_causal, reading.spec.rope)
+            pairs = reading.spec.rope.pairs if reading.spec.rope is not None else ""
+            kind = (type(reading.spec.positions), reading.spec.is_causal, pairs)
             kinds.setdefault(kind, []).append(reading)
         spread = [group[0] for group in kinds.values()]
         ahead = looks_ahead(self, order[0])
         if ahead is not None:
-            spread.sort(key=lambda r: r.spec.is_causal is ahead)
+            spread.sort(key=lambda r: (r.spec.positions is not None, r.spec.is_causal is ahead))
         rest = [r for r in order if r not in spread]
         return (spread + rest)[:MAX_READINGS]
 

@@ -110,6 +110,7 @@ def position_options(
         return options
     if any("pos" in name or "wpe" in name for name in layout.names):
         options.insert(0, Learned())
+    options.append(Alibi())
     if spec.head_dim % 2 == 0:
         options += [Rope(pairs="halves"), Rope(pairs="neighbours")]
         if spec.head_dim % 4 == 0:
@@ -119,7 +120,7 @@ def position_options(
                 Rope(pairs="neighbours", rotary_dim=half),
             ]
         options += [Rope(pairs="halves", base=b) for b in (500000.0, 1000000.0)]
-    options += [Alibi(), Sinusoidal()]
+    options.append(Sinusoidal())
     return options
 
 
