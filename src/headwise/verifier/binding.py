@@ -294,6 +294,8 @@ def bind_layer(
         if inputs.keep is not None and plan.padding is not None and options.style is not None:
             assert inputs.x is not None
             arguments[plan.padding] = options.style.make(inputs.keep, inputs.q_len, inputs.x.dtype)
+        handed = arguments.get(plan.padding or "")
+        handed = handed.clone() if isinstance(handed, Tensor) else None
         if inputs.query_keep is not None and plan.query_mask is not None:
             arguments[plan.query_mask] = inputs.query_keep
         if inputs.documents is not None and plan.documents is not None:
@@ -314,6 +316,9 @@ def bind_layer(
             result = obj(**arguments)
         finally:
             obj.train(training)
+        if handed is not None and not torch.equal(handed, arguments[plan.padding or ""]):
+            assert inputs.keep is not None
+            inputs.keep.logical_not_()  # the caller's mask was written into: show it
         return result
 
     def written(inputs: Inputs, options: Options) -> str | None:

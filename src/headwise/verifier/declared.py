@@ -8,6 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch import nn
+
 from headwise.errors import UsageError, did_you_mean
 from headwise.reference import Inputs
 from headwise.texts import translate as _
@@ -72,6 +74,15 @@ def declared_subject(
         offers.add("dropout")
 
     def call(obj: Any, inputs: Inputs, options: Options) -> Any:
+        if options.training and isinstance(obj, nn.Module) and not obj.training:
+            obj.train()
+            try:
+                return run_adapter(obj, inputs, options)
+            finally:
+                obj.eval()
+        return run_adapter(obj, inputs, options)
+
+    def run_adapter(obj: Any, inputs: Inputs, options: Options) -> Any:
         if inputs.x is None:
             assert run is not None
             extra = {"training": True} if options.training else {}

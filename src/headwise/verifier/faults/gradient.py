@@ -19,8 +19,7 @@ class WrongBackward(torch.autograd.Function):
     """softmax(q·kᵀ·scale, masked)·v with a faulty gradient.
 
     ``fault``: "mask" (weights recomputed without the mask), "row-sum" (the term of the softmax's
-    backward that sums over keys is missing), or a factor that multiplies the gradient of the
-    scores.
+    backward that sums over keys is missing), or factors that multiply the gradients of q and k.
     """
 
     @staticmethod
@@ -31,7 +30,7 @@ class WrongBackward(torch.autograd.Function):
         v: Tensor,
         visible: Tensor,
         scale: float,
-        fault: str | float,
+        fault: str | tuple[float, float],
     ) -> Tensor:
         scores = (q @ k.mT * scale).masked_fill(~visible, float("-inf"))
         norm = scores.logsumexp(-1, keepdim=True)
@@ -51,11 +50,12 @@ class WrongBackward(torch.autograd.Function):
         if ctx.fault == "row-sum":
             row_sum = torch.zeros_like(row_sum)
         d_scores = weights * (d_weights - row_sum)
-        factor = ctx.scale * (ctx.fault if isinstance(ctx.fault, float) else 1.0)
-        return d_scores @ k * factor, d_scores.mT @ q * factor, weights.mT @ grad, None, None, None
+        wrong = ctx.fault if isinstance(ctx.fault, tuple) else (1.0, 1.0)
+        d_q, d_k = d_scores @ k * (ctx.scale * wrong[0]), d_scores.mT @ q * (ctx.scale * wrong[1])
+        return d_q, d_k, weights.mT @ grad, None, None, None
 
 
-def wrong_backward(fault: str | float) -> StageFunction:
+def wrong_backward(fault: str | tuple[float, float]) -> StageFunction:
     """The aggregate stage with a faulty gradient behind it."""
 
     def stage(t: Trace, s: Setting) -> None:
@@ -87,8 +87,10 @@ def row_sum_missing(spec: AttentionSpec) -> Iterable[Variant]:
 
 def wrong_scale(spec: AttentionSpec) -> Iterable[Variant]:
     if plain_core(spec):
-        yield Variant("forgotten", {"aggregate": wrong_backward(1.0 / spec.scale)})
-        yield Variant("repeated", {"aggregate": wrong_backward(spec.scale)})
+        for label, factor in (("forgotten", 1.0 / spec.scale), ("repeated", spec.scale)):
+            yield Variant(label, {"aggregate": wrong_backward((factor, factor))})
+            for side, factors in (("q", (factor, 1.0)), ("k", (1.0, factor))):
+                yield Variant(f"{label} for {side}", {"aggregate": wrong_backward(factors)})
 
 
 def cut(name: str) -> StageFunction:

@@ -108,18 +108,55 @@ def keep_of(s: Setting) -> Tensor:
     return s.inputs.keep
 
 
+def graded(rule: Rule, spec: AttentionSpec, label: str = "") -> Iterable[Variant]:
+    """A faulty padding rule beside a causal one that is written with another number.
+
+    A row whose keys are all hidden then falls back on those that the stronger rule leaves.
+    """
+    if not (spec.is_causal or spec.window is not None):
+        return
+    lowest = torch.finfo(torch.float64).min
+
+    def mask(t: Trace, s: Setting, padding_wins: bool = False) -> None:
+        t.visible = rule(s)
+        strong = s.visible(without=("padding",))
+        if padding_wins:
+            strong = rule(s.with_spec(is_causal=False, window=None))
+        hidden = t.scores.masked_fill(~t.visible, lowest)
+        t.masked_scores = hidden.masked_fill(~strong, -math.inf)
+
+    def mask_padding(t: Trace, s: Setting) -> None:
+        mask(t, s, padding_wins=True)
+
+    for which, stage in (("padding finite", mask), ("causal finite", mask_padding)):
+        name = f"{label}, {which}" if label else which
+        yield Variant(name, {"mask": stage, "softmax": plain_softmax})
+
+
 def polarity(spec: AttentionSpec) -> Iterable[Variant]:
     for name in ("padding", "custom"):
         rule = swap_rule(name, lambda s, name=name: ~s.rules[name])  # type: ignore[misc]
         yield from variants(rule, "" if name == "padding" else "mask argument", FEW)
+        if name == "padding":
+            yield from graded(rule, spec)
+
+    def hidden_wins(s: Setting) -> Tensor:
+        keep = keep_of(s)  # a large number with the wrong sign: where it is added, nothing else counts
+        return torch.where(keep.all(-1, keepdim=True), keep, ~keep)[:, None, None, :]
+
+    yield from variants(swap_rule("padding", hidden_wins), "sign of the fill", FEW[:2])
 
 
 def on_query_axis(spec: AttentionSpec) -> Iterable[Variant]:
-    yield from variants(swap_rule("padding", lambda s: keep_of(s)[:, None, :, None]), hows=FEW)
+    rule = swap_rule("padding", lambda s: keep_of(s)[:, None, :, None])
+    yield from variants(rule, hows=FEW)
+    yield from graded(rule, spec)
 
 
 def on_head_axis(spec: AttentionSpec) -> Iterable[Variant]:
-    yield from variants(swap_rule("padding", lambda s: keep_of(s)[:, :, None, None]), hows=FEW)
+    rule = swap_rule("padding", lambda s: keep_of(s)[:, :, None, None])
+    yield from variants(rule, hows=FEW)
+    yield from graded(rule, spec)
 
 
 def ignored(spec: AttentionSpec) -> Iterable[Variant]:
@@ -144,6 +181,7 @@ def other_samples(spec: AttentionSpec) -> Iterable[Variant]:
         return keep[index].view(keep.shape[0], heads, 1, -1)
 
     yield from variants(swap_rule("padding", per_head), hows=FEW)
+    yield from graded(swap_rule("padding", per_head), spec)
 
 
 def query_mask(spec: AttentionSpec) -> Iterable[Variant]:
@@ -184,6 +222,13 @@ def rows_blanked(spec: AttentionSpec) -> Iterable[Variant]:
         t.visible = s.visible(padding=keys[:, None, None, :]) & rows[:, None, :, None]
         t.masked_scores = t.scores.masked_fill(~t.visible, -math.inf)
 
+    def square(s: Setting) -> Tensor:
+        if s.inputs.x is not None and s.inputs.context is None:
+            raise Skip("cross")  # in self attention the rows it blanks are never read
+        keep = keep_of(s)
+        return s.visible(padding=keep[:, None, :, None] & keep[:, None, None, :])
+
+    yield from variants(square, "mask × mask", FEW)
     yield Variant("rows of the context are zero", {"aggregate": blanked_context})
     yield Variant("rows of the output are zero", {"output": blanked_output})
     yield Variant("one index set for queries and keys", {"mask": one_index_set})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 
@@ -14,8 +14,40 @@ from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, one, register, under
 
 
-def over(*axes: int) -> StageFunction:
-    """Softmax over other axes than the keys."""
+def over(*axes: int) -> Callable[[AttentionSpec], Iterable[Variant]]:
+    """Softmax over other axes than the keys, under each way of writing a hidden score.
+
+    A column of hidden scores that are finite is a uniform one, a column of −∞ is NaN.
+    """
+
+    def variants(spec: AttentionSpec) -> Iterable[Variant]:
+        for label, lowest in (("", ()), ("hidden scores finite", ("padding", "causal", "window")),
+                              ("padding finite", ("padding",))):  # fmt: skip
+            if lowest and label != "hidden scores finite" and not spec.is_causal:
+                continue
+            replace = {"softmax": softmax_over(axes)}
+            if lowest:
+                replace["mask"] = partly_finite(lowest)
+            yield Variant(label, replace)
+
+    return variants
+
+
+def partly_finite(names: tuple[str, ...]) -> StageFunction:
+    """Hidden scores are the lowest number for some rules, −∞ for the others."""
+
+    def stage(t: Trace, s: Setting) -> None:
+        t.visible = s.visible()
+        others = s.visible(without=names)
+        lowest = torch.finfo(t.scores.dtype).min
+        hidden = t.scores.masked_fill(~t.visible, lowest)
+        t.masked_scores = hidden.masked_fill(~others, float("-inf"))
+
+    return stage
+
+
+def softmax_over(axes: tuple[int, ...]) -> StageFunction:
+    """Softmax over some axes of (B, H, Tq, Tk)."""
 
     def stage(t: Trace, s: Setting) -> None:
         x = t.masked_scores
@@ -131,7 +163,7 @@ register(
         fix=N_("take the softmax over the last axis, the keys"),
         bad="weights = scores.softmax(dim=-2)",
         good="weights = scores.softmax(dim=-1)",
-        variants=one("softmax", over(-2)),
+        variants=over(-2),
     ),
     Fault(
         code="X02",
@@ -145,7 +177,7 @@ register(
         fix=N_("take the softmax over the keys: the last axis of (B, H, Tq, Tk)"),
         bad="weights = scores.softmax(dim=1)",
         good="weights = scores.softmax(dim=-1)",
-        variants=one("softmax", over(1)),
+        variants=over(1),
     ),
     Fault(
         code="X03",
@@ -162,7 +194,7 @@ register(
             "weights = weights.view(B, T, H, T).transpose(1, 2)"
         ),
         good="weights = scores.softmax(dim=-1)",
-        variants=one("softmax", over(1, 3)),
+        variants=over(1, 3),
     ),
     Fault(
         code="X04",
