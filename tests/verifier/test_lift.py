@@ -185,3 +185,27 @@ def test_an_empty_row_is_nan_only_because_of_the_cast() -> None:
     with Lift():
         lifted = F.softmax(hidden, dim=-1, dtype=LOW)
     assert torch.equal(lifted, torch.full_like(hidden, 0.25))
+
+
+TABLES = {
+    "integers": lambda: torch.arange(3).float(),
+    "integers by to": lambda: torch.arange(3).to(LOW),
+    "integers by type": lambda: torch.arange(3).type(LOW),
+    "made with a dtype": lambda: torch.arange(0, 6, 2, dtype=LOW),
+    "made from numbers": lambda: torch.tensor([0.1, 0.2]),
+    "as another tensor": lambda: torch.arange(3).type_as(torch.ones(2, dtype=LOW)),
+    "a float64 tensor": lambda: values().float(),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_are_made_in_float64_where_that_is_asked_for(name: str) -> None:
+    with Lift(tables=True):
+        assert TABLES[name]().dtype is torch.float64
+    assert torch.get_default_dtype() is torch.float32
+
+
+def test_complex_tables_have_float64_parts() -> None:
+    with Lift(tables=True):
+        angle = torch.outer(torch.arange(3), 1.0 / torch.arange(1, 4).float()).float()
+        assert torch.polar(torch.ones_like(angle), angle).dtype is torch.complex128

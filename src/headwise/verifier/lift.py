@@ -71,6 +71,11 @@ class Lift(TorchFunctionMode):
     Gradients flow as through a copy, wherever the backward pass runs. Casts inside a custom
     ``backward`` and inside compiled or scripted functions can't be seen and stay.
 
+    Args:
+        tables: raise integers and what is made from numbers as well, so that tables of angles
+            and slopes are float64 (complex ones complex128): a layer may make those in float32
+            however precise its input is.
+
     Attributes:
         dropped: how many casts were dropped, by the name of the function that asked for them.
 
@@ -82,8 +87,9 @@ class Lift(TorchFunctionMode):
         (torch.float64, {'softmax': 1})
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tables: bool = False) -> None:
         super().__init__()
+        self.tables = tables
         self.dropped: dict[str, int] = {}
 
     def __torch_function__(
@@ -95,6 +101,8 @@ class Lift(TorchFunctionMode):
     ) -> Any:
         """Run ``func`` as called, or without its cast."""
         kwargs = dict(kwargs or {})
+        if self.tables:
+            return self._wide(func, args, kwargs)
         source = _source(func, args, kwargs)
         if source is None or not _asks_low(func, args, kwargs):
             return func(*args, **kwargs)
@@ -106,6 +114,49 @@ class Lift(TorchFunctionMode):
         if func is Tensor.to:
             kwargs["copy"] = True
         return func(*args, **kwargs)
+
+
+    def __enter__(self) -> Lift:
+        if self.tables:
+            self._default = torch.get_default_dtype()
+            torch.set_default_dtype(_HIGH)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if self.tables:
+            torch.set_default_dtype(self._default)
+
+    def _wide(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run ``func`` with float64 wherever it asks for float32, whatever its source."""
+        if func is Tensor.view:
+            return func(*args, **kwargs)  # the same bits, read as another type
+        if func is Tensor.float:
+            self.dropped["float"] = self.dropped.get("float", 0) + 1
+            return args[0].to(_HIGH, copy=True)
+        if func is Tensor.type_as and args[1].dtype is _LOW:
+            return args[0].to(_HIGH, copy=True)
+        changed = [_WIDER.get(a, a) if _is_type(a) else a for a in args]
+        named = {n: _WIDER.get(a, a) if _is_type(a) else a for n, a in kwargs.items()}
+        if func is Tensor.to and any(isinstance(a, Tensor) and a.dtype is _LOW for a in args[1:]):
+            return args[0].to(_HIGH, copy=True)
+        if func is Tensor.to and any(_is_type(a) and a in _WIDER for a in (*args, *kwargs.values())):
+            self.dropped["to"] = self.dropped.get("to", 0) + 1
+            named["copy"] = True
+        return func(*changed, **named)
+
+
+_WIDER: dict[Any, Any] = {
+    _LOW: _HIGH,
+    torch.complex64: torch.complex128,
+    torch.FloatTensor: torch.DoubleTensor,
+    "torch.FloatTensor": "torch.DoubleTensor",
+}
+
+
+def _is_type(value: Any) -> bool:
+    return isinstance(value, torch.dtype | type | str)
 
 
 def _source(

@@ -95,14 +95,15 @@ class Session:
         self.dtype = torch.float64
         self.lifted = False
         self.shared = False
+        self._lifted: Any = None
         self.phase("constructing")
         self.object = self._fresh()
         self._outcomes: dict[Any, Outcome] = {}
         self._traces: dict[Any, Trace | Exception] = {}
 
     # -------------------------------------------------------------- the target
-    def _fresh(self) -> Any:
-        with self._contained(_("while it is built")):
+    def _fresh(self, *, lifted: bool = False) -> Any:
+        with self._contained(_("while it is built")), self._lift(lifted):
             thing = self.subject.make()
         if isinstance(thing, nn.Module):
             try:
@@ -115,18 +116,40 @@ class Session:
 
     def set_dtype(self, dtype: torch.dtype) -> None:
         """Work in another precision from now on, for targets that refuse float64."""
-        self.dtype = dtype
+        self.dtype, self._lifted = dtype, None
         self.object = self._fresh()
         self._outcomes.clear()
 
-    def copy(self) -> Any:
-        """The target with its weights, in the state it has when new."""
-        if not isinstance(self.object, nn.Module):
-            return self.object
+    def copy(self, *, lifted: bool | None = None) -> Any:
+        """The target with its weights, in the state it has when new.
+
+        Args:
+            lifted: built with float64 tables as well; None = as the session works now.
+        """
+        thing = self.object
+        if self.lifted if lifted is None else lifted:
+            thing = self._lifted_object()
+        if not isinstance(thing, nn.Module):
+            return thing
         try:
-            return copy.deepcopy(self.object)
+            return copy.deepcopy(thing)
         except Exception:
-            return self.object
+            return thing
+
+    def _lifted_object(self) -> Any:
+        """The target, the same weights, built without casts to float32."""
+        if self._lifted is None:
+            try:
+                self._lifted = self._fresh(lifted=True)
+            except Exception:
+                self._lifted = self.object
+        return self._lifted
+
+    def _lift(self, lifted: bool) -> Any:
+        """The context that drops casts, if they are to be dropped."""
+        if not lifted:
+            return contextlib.nullcontext()
+        return Lift(tables=self.subject.angles is None)
 
     @contextlib.contextmanager
     def _contained(self, when: str) -> Iterator[None]:
@@ -165,8 +188,7 @@ class Session:
         return self._invoke(thing, fresh, options), fresh
 
     def _invoke(self, thing: Any, inputs: Inputs, options: Options) -> Any:
-        lift = Lift() if options.lifted else contextlib.nullcontext()
-        with self._contained(_("when it is called")), lift:
+        with self._contained(_("when it is called")), self._lift(options.lifted):
             return self.subject.call(thing, inputs, options)
 
     def outcome(self, case: Case, reading: Reading, **changes: Any) -> Outcome:
@@ -179,7 +201,7 @@ class Session:
         return self._outcomes[key]
 
     def _run(self, case: Case, options: Options, reading: Reading) -> Outcome:
-        thing = self.copy()
+        thing = self.copy(lifted=options.lifted)
         try:
             with torch.no_grad():
                 result, given = self.call(thing, case, options)
@@ -247,9 +269,14 @@ class Session:
         options = reading.options(case, lifted=self.lifted)
         self.phase(f"gradients, case {case.name}")
         try:
-            result = self._invoke(thing, case.inputs.replace(**clones), options)
-            lift = Lift() if self.lifted else contextlib.nullcontext()
-            with lift:
+            given = {n: t.clone() for n, t in clones.items()}  # a leaf can't be written into
+            masks = {
+                n: getattr(case.inputs, n).clone()
+                for n in ("keep", "query_keep", "documents")
+                if getattr(case.inputs, n) is not None
+            }
+            result = self._invoke(thing, case.inputs.replace(**given, **masks), options)
+            with self._lift(self.lifted):
                 output = self._grad_output(result, case, reading, options)
                 grads = torch.autograd.grad(
                     (output * upstream.to(output.dtype)).sum(),
