@@ -1,0 +1,1 @@
+"""Experiments: one question per file, data first, verdicts computed from data."""
