@@ -58,11 +58,14 @@ class Alibi:
 
     Args:
         slopes: one per query head; None = the paper's geometric series.
+        symmetric: keys that come later are penalised as those before, by the absolute distance;
+            without, their bias is positive, which a causal mask hides.
 
     Source: Press et al. 2022 (arXiv 2108.12409), section 3.
     """
 
     slopes: tuple[float, ...] | None = None
+    symmetric: bool = False
 
     def __post_init__(self) -> None:
         if self.slopes is not None:

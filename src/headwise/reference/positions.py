@@ -103,6 +103,8 @@ def alibi_bias(
     """
     slopes = alibi_slopes(num_heads) if positions.slopes is None else positions.slopes
     distance = k_positions[:, None, None, :] - q_positions[:, None, :, None]
+    if positions.symmetric:
+        distance = -distance.abs()
     return torch.tensor(slopes, dtype=torch.float64)[:, None, None] * distance.double()
 
 

@@ -14,7 +14,7 @@ in float32, whose mask holds float32's own finite minimum, gives the mean of V.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -116,14 +116,14 @@ class Lift(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-    def __enter__(self) -> Lift:
+    def __enter__(self) -> Self:
         if self.tables:
             self._default = torch.get_default_dtype()
             torch.set_default_dtype(_HIGH)
         super().__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         if self.tables:
             torch.set_default_dtype(self._default)
@@ -141,7 +141,8 @@ class Lift(TorchFunctionMode):
         named = {n: _WIDER.get(a, a) if _is_type(a) else a for n, a in kwargs.items()}
         if func is Tensor.to and any(isinstance(a, Tensor) and a.dtype is _LOW for a in args[1:]):
             return args[0].to(_HIGH, copy=True)
-        if func is Tensor.to and any(_is_type(a) and a in _WIDER for a in (*args, *kwargs.values())):
+        every = (*args[1:], *kwargs.values())
+        if func is Tensor.to and any(_is_type(a) and a in _WIDER for a in every):
             self.dropped["to"] = self.dropped.get("to", 0) + 1
             named["copy"] = True
         return func(*changed, **named)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -41,6 +42,8 @@ def base_spec(subject: Subject) -> AttentionSpec:
     if isinstance(ready, AttentionSpec):
         return ready
     words = {k: v for k, v in subject.words.items() if k in SPEC_WORDS and v is not None}
+    if subject.kind == "function" and {"num_heads", "head_dim"} <= set(words):
+        words.setdefault("d_model", words["num_heads"] * words["head_dim"])
     if "d_model" not in words:
         raise UsageError(
             _("the width of {label} can't be found out").format(label=subject.label),
@@ -104,13 +107,15 @@ def position_options(
     """Kinds of positions to try where nothing is declared."""
     if {"rope", "alibi", "positions"} & subject.declared or spec.positions is not None:
         options: list[Positions | None] = [spec.positions]
+        if isinstance(spec.positions, Alibi) and not spec.is_causal:
+            options.append(dataclasses.replace(spec.positions, symmetric=True))
         return options
     options = [None]
     if subject.kind == "function":
         return options
     if any("pos" in name or "wpe" in name for name in layout.names):
         options.insert(0, Learned())
-    options.append(Alibi())
+    options += [Alibi(), Alibi(symmetric=True)]
     if spec.head_dim % 2 == 0:
         options += [Rope(pairs="halves"), Rope(pairs="neighbours")]
         if spec.head_dim % 4 == 0:

@@ -128,7 +128,13 @@ def batch_head_order(spec: AttentionSpec) -> Iterable[Variant]:
         t.context = unpacked_heads_first(t.context)
         merge_heads(t, s)
 
+    def merge_packed(t: Trace, s: Setting) -> None:
+        context = t.context  # packed as (head, batch), unpacked as (batch, head)
+        t.context = context.transpose(0, 1).reshape(context.shape)
+        merge_heads(t, s)
+
     yield Variant("merge", {"merge": merge})
+    yield Variant("packed heads first", {"merge": merge_packed})
 
 
 def over_batch(spec: AttentionSpec, parameters: Parameters, inputs: Inputs) -> Trace:

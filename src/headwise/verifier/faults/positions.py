@@ -13,6 +13,7 @@ from headwise.reference import StageFunction, Trace
 from headwise.reference.definition import (
     angles_of,
     apply_positions,
+    normalise_heads,
     read_input,
     score,
 )
@@ -41,6 +42,13 @@ def wrong_base(spec: AttentionSpec) -> Iterable[Variant]:
         if base != spec.rope.base:
             rope = dataclasses.replace(spec.rope, base=base)
             yield Variant(f"base {base:g}", {"positions": under(apply_positions, positions=rope)})
+
+
+def with_base(spec: AttentionSpec, base: float) -> Variant:
+    """A rotation with another frequency base."""
+    assert spec.rope is not None
+    rope = dataclasses.replace(spec.rope, base=base)
+    return Variant(f"base {base:g}", {"positions": under(apply_positions, positions=rope)})
 
 
 def values_rotated(spec: AttentionSpec) -> Iterable[Variant]:
@@ -80,20 +88,25 @@ def not_rotated(spec: AttentionSpec) -> Iterable[Variant]:
 Turn = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
-def turning(turn: Turn, change: Callable[[Setting], Setting] = lambda s: s) -> StageFunction:
+def turning(turn_q: Turn, turn_k: Turn) -> StageFunction:
     """The positions stage with another rotation of q and of k: turn(x, cos, sin)."""
 
     def stage(t: Trace, s: Setting) -> None:
-        apply_positions(t, s.with_spec(positions=None))
-        q_angles, k_angles = angles_of(change(s))
-        t.q_pos, t.k_pos = turn(t.q_pos, *q_angles), turn(t.k_pos, *k_angles)
+        t.q_pos, t.k_pos = t.q, t.k
+        norm = s.spec.qk_norm
+        if norm is not None and norm.order == "before-rope":
+            normalise_heads(t, s, norm)
+        q_angles, k_angles = angles_of(s)
+        t.q_pos, t.k_pos = turn_q(t.q_pos, *q_angles), turn_k(t.k_pos, *k_angles)
+        if norm is not None and norm.order == "after-rope":
+            normalise_heads(t, s, norm)
 
     return stage
 
 
 def tables_disagree(spec: AttentionSpec) -> Iterable[Variant]:
     rope, n = spec.rope, spec.rotary_dim
-    if rope is None or (spec.qk_norm is not None and spec.qk_norm.order == "after-rope"):
+    if rope is None:
         return
 
     def mixed(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -106,12 +119,12 @@ def tables_disagree(spec: AttentionSpec) -> Iterable[Variant]:
             partner = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
         return torch.cat([x * cos + partner * sin, rest], -1)
 
-    yield Variant("", {"positions": turning(mixed)})
+    yield Variant("", {"positions": turning(mixed, mixed)})
 
 
 def wrong_dim(spec: AttentionSpec) -> Iterable[Variant]:
     rope, n = spec.rope, spec.rotary_dim
-    if rope is None or (spec.qk_norm is not None and spec.qk_norm.order == "after-rope"):
+    if rope is None:
         return
     dims = {"d_model": spec.d_model, "head_dim": spec.head_dim, "rotary_dim / 2": n // 2}
     dims["2 · rotary_dim"] = 2 * n
@@ -124,18 +137,18 @@ def wrong_dim(spec: AttentionSpec) -> Iterable[Variant]:
 
 
 def opposite(spec: AttentionSpec) -> Iterable[Variant]:
-    if spec.rope is None or (spec.qk_norm is not None and spec.qk_norm.order == "after-rope"):
+    if spec.rope is None:
         return
     pairs = spec.rope.pairs
 
-    def stage(t: Trace, s: Setting) -> None:
-        apply_positions(t, s.with_spec(positions=None))
-        (q_cos, q_sin), (k_cos, k_sin) = angles_of(s)
-        t.q_pos = rotate(t.q_pos, q_cos, q_sin * sign, pairs=pairs)
-        t.k_pos = rotate(t.k_pos, k_cos, -k_sin * sign, pairs=pairs)
+    def forth(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return rotate(x, cos, sin, pairs=pairs)
 
-    sign = 1.0
-    yield Variant("", {"positions": stage})
+    def back(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        return rotate(x, cos, -sin, pairs=pairs)
+
+    yield Variant("keys", {"positions": turning(forth, back)})
+    yield Variant("queries", {"positions": turning(back, forth)})
 
 
 # ------------------------------------------------------------------ positions added to the input
@@ -191,14 +204,15 @@ def slopes_of(spec: AttentionSpec) -> tuple[float, ...] | None:
     return spec.positions.slopes or tuple(alibi_slopes(spec.num_heads))
 
 
-def with_slopes(slopes: Iterable[float]) -> StageFunction:
-    return under(score, positions=Alibi(slopes=tuple(slopes)))
+def with_slopes(spec: AttentionSpec, slopes: Iterable[float]) -> StageFunction:
+    assert isinstance(spec.positions, Alibi)
+    return under(score, positions=dataclasses.replace(spec.positions, slopes=tuple(slopes)))
 
 
 def sign_flipped(spec: AttentionSpec) -> Iterable[Variant]:
     slopes = slopes_of(spec)
     if slopes is not None:
-        yield Variant("", {"scores": with_slopes(-slope for slope in slopes)})
+        yield Variant("", {"scores": with_slopes(spec, (-slope for slope in slopes))})
 
 
 def wrong_slopes(spec: AttentionSpec) -> Iterable[Variant]:
@@ -218,7 +232,7 @@ def wrong_slopes(spec: AttentionSpec) -> Iterable[Variant]:
     }
     for label, values in series.items():
         if tuple(values) != slopes:
-            yield Variant(label, {"scores": with_slopes(values)})
+            yield Variant(label, {"scores": with_slopes(spec, values)})
 
 
 def bias_missing(spec: AttentionSpec) -> Iterable[Variant]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from headwise.reference import Parameters, StageFunction, Trace
+from headwise.reference import Inputs, Parameters, StageFunction, Trace, attend
 from headwise.reference.definition import (
     apply_positions,
     normalise_last,
@@ -211,7 +211,13 @@ def context_ignored(spec: AttentionSpec) -> Iterable[Variant]:
 
         return stage
 
-    yield Variant("keys and values", {"input": from_queries("x_kv", "x_v")})
+    def self_attention(spec: AttentionSpec, parameters: Parameters, inputs: Inputs) -> Trace:
+        if inputs.context is None:
+            return attend(spec, parameters, inputs)
+        return attend(spec, parameters, inputs.replace(context=None, values=None))
+
+    if spec.d_model == spec.d_context == spec.d_values:
+        yield Variant("keys and values", around=self_attention)
     yield Variant("keys", {"input": from_queries("x_kv")})
     yield Variant("values", {"input": from_queries("x_v")})
 
