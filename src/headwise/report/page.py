@@ -34,6 +34,32 @@ _KIND_NAMES: Mapping[str, str] = {
     "numerics": N_("numerics"),
 }
 _CONTEXT_LINES = 2
+_NAMES = (
+    N_("forward"),
+    N_("gradient"),
+    N_("repeatable"),
+    N_("returned weights"),
+    N_("dropout on weights"),
+    N_("inputs unchanged"),
+    N_("empty rows"),
+    N_("empty rows are zero"),
+    N_("calls"),
+    N_("layout"),
+    N_("lengths"),
+    N_("padding argument"),
+    N_("padding mask"),
+    N_("right padding"),
+    N_("value heads"),
+    N_("weights"),
+    N_("positions"),
+    N_("precision"),
+    N_("causal"),
+    N_("mask"),
+    N_("attn_implementation"),
+    N_("dtype"),
+    N_("output"),
+)
+"""Names of checks and of inferred facts: ids in JSON, translated on the page."""
 
 
 def report_document(report: Report, *, excerpts: bool = True) -> Document:
@@ -107,6 +133,12 @@ def _finding_blocks(finding: Finding, *, excerpts: bool) -> list[Block]:
     if excerpts and finding.file and finding.line:
         excerpt = _excerpt(Path(finding.file), finding.line, _lines(finding))
         blocks += [excerpt] if excerpt else []
+    smallest = finding.evidence.get("smallest")
+    if smallest and smallest.get("test"):
+        blocks += [
+            Text(_("as a test, to keep or to paste into an issue"), "quiet"),
+            Code(smallest["test"].rstrip("\n")),
+        ]
     return blocks
 
 
@@ -145,7 +177,7 @@ def _check_table(checks: Sequence[Check]) -> Table:
         worst = max(measured, key=_excess, default=None)
         rows.append(
             (
-                name,
+                _check_name(name),
                 f"{len(group) - len(failed)}/{len(group)}",
                 _number(worst.error) if worst else "",
                 _number(worst.allowed) if worst else "",
@@ -154,6 +186,13 @@ def _check_table(checks: Sequence[Check]) -> Table:
         )
     columns = (_("check"), _("passed"), _("largest error"), _("allowed"), _("failed on"))
     return Table(columns, tuple(rows), numeric=(1, 2, 3))
+
+
+def _check_name(name: str) -> str:
+    start, of, tensor = name.partition(" of ")
+    if start == "gradient" and of:
+        return _("gradient of {name}").format(name=tensor)
+    return _(name)
 
 
 def _excess(check: Check) -> float:
@@ -176,7 +215,7 @@ def _fact_rows(report: Report) -> tuple[tuple[str, str], ...]:
     facts = [(name, _fact(value)) for name, value in report.inferred.items()]
     if report.spec:
         facts.insert(0, (_("layer"), _fact(report.spec)))
-    return tuple((name, text) for name, text in facts if text)
+    return tuple((_(name), text) for name, text in facts if text)
 
 
 def _fact(value: Any) -> str:

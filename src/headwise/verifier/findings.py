@@ -33,13 +33,13 @@ def finding_of(engine: Engine, note: Note, command: str) -> Finding:
     """One finding, with its line located."""
     fault = note.fault
     kind = note.kind or fault.kind(engine.subject.declared)
-    place = locate_note(engine, note) if kind != "numerics" else None
+    place = note.place or locate_note(engine, note)
     line = place.line if place is not None else None
     file = (place.file if place is not None else None) or engine.subject.file
     runner = note.runner_up
     where = [note.where] if note.where else []
     if note.shown_on and not note.where:
-        where.append(_("differs on: {cases}").format(cases=", ".join(note.shown_on)))
+        where.append(_("differs on: {cases}").format(cases="; ".join(note.shown_on)))
     where.extend(note.evidence)
     smallest = shrink(engine, note) if kind in ("bug", "unexplained") else None
     if smallest is not None:
@@ -114,7 +114,10 @@ def why_of(engine: Engine, note: Note) -> str:
                 residual=residual, code=code
             )
         )
-    return " ".join(part if part.endswith((".", "。")) else part + "." for part in parts)
+    ends = (".", "。")
+    return " ".join(
+        part if part.endswith(ends) else _("{sentence}.").format(sentence=part) for part in parts
+    )
 
 
 def command_of(command: str, note: Note) -> str:
@@ -141,14 +144,15 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
         return None
     if isinstance(faulty, Exception):
         faulty = None
-    training = note.fault.code == "X07"
+    fault_code = note.fault.code
+    training = fault_code == "X07"
     backward = note.fault.code.startswith("T")
     thing = session.copy()
     if training:
         _turn_dropout_on(thing)
     options = reading.options(
         case,
-        lifted=session.lifted,
+        lifted=session.lifted and fault_code != "D02",
         training=training,
         weights=True if note.fault.code == "M20" else None,
     )
