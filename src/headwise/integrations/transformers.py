@@ -668,4 +668,5 @@ def subject(
         else lambda inputs, lifted: target.angles(inputs, lifted=lifted),
         mask_from="attention_mask",
         ends_before_output=target.ends_before_output,
+        import_s=target.import_s,
     )

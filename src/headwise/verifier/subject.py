@@ -155,6 +155,7 @@ class Subject:
         fixed_sizes: the sizes can't be chosen by us.
         time_first: (T, B, D); None = unknown.
         recipe: how to write a call of it in a test.
+        import_s: seconds spent on importing what the target needs, where its provider knows.
     """
 
     label: str
@@ -177,4 +178,5 @@ class Subject:
     ends_before_output: bool = False
     fixed_sizes: bool = True
     recipe: Recipe | None = None
+    import_s: float = 0.0
     time_first: bool | None = False

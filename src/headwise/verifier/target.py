@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,23 @@ from headwise.verifier.subject import Subject
 
 SCHEMES: dict[str, str] = {"hf": "headwise.integrations.transformers:subject"}
 """Kinds of targets that other packages provide: ``scheme:NAME`` → module and function."""
+
+class ImportClock:
+    """Seconds spent on importing targets, apart from building and calling them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._started = 0.0
+
+    def __enter__(self) -> ImportClock:
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.seconds += time.perf_counter() - self._started
+
+
+IMPORTS = ImportClock()
 
 ADAPTERS = ("build", "run", "steps", "cross", "documents", "weights")
 
@@ -118,7 +136,8 @@ def load_file(path: Path) -> ModuleType:
     folder_name = str(path.parent.resolve())
     sys.path.insert(0, folder_name)
     try:
-        spec.loader.exec_module(module)
+        with IMPORTS:
+            spec.loader.exec_module(module)
     except HeadwiseError:
         raise
     except SystemExit as error:
@@ -157,7 +176,8 @@ def place_in(error: BaseException, path: Path) -> str:
 def load_module(name: str) -> ModuleType:
     """Import a module by its dotted name."""
     try:
-        return importlib.import_module(name)
+        with IMPORTS:
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise UsageError(
