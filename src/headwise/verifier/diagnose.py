@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -19,6 +19,8 @@ from headwise.reference import Inputs, Parameters, Trace, attend
 from headwise.spec import AttentionSpec
 from headwise.verifier.cases import Case
 from headwise.verifier.faults import FAULTS, Fault, Variant
+from headwise.verifier.faults.masking import filled
+from headwise.verifier.faults.positions import with_base
 from headwise.verifier.faults.scores import scaled_by
 from headwise.verifier.session import CORRECT, Reading, Session, gap
 
@@ -199,6 +201,63 @@ class Search:
             fault = FAULTS["S07"]
             yield fault, Variant(f"scale {scale:.6g}", {"scores": scaled_by(scale)}), scale
 
+    def fitted_base(self, reading: Reading) -> Iterator[tuple[Fault, Variant]]:
+        """R03 with the frequency base that fits best, if one fits."""
+        case = next((c for c in self.cases if c.name == "plain"), None)
+        if case is None or reading.spec.rope is None or self.session.subject.angles is not None:
+            return
+        outcome = self.session.outcome(case, reading)
+        if outcome.output is None or not bool(outcome.output.isfinite().all()):
+            return
+
+        def run(logarithm: float) -> Tensor | None:
+            base = math.exp(logarithm)
+            trace = self.session.predict(case, reading, with_base(reading.spec, base))
+            return None if isinstance(trace, Exception) else trace.output
+
+        wanted = outcome.output.double()
+        grid = []
+        for step in range(2, 44):
+            there = run(step / 2)
+            if there is None or there.shape != wanted.shape:
+                return
+            grid.append((float((there - wanted).square().sum()), step / 2))
+        nearest = tuple(start for _size, start in sorted(grid)[:2])
+        found = fit_number(run, wanted, starts=nearest)
+        if found is not None:
+            yield FAULTS["R03"], with_base(reading.spec, math.exp(found))
+
+    def fitted_fill(
+        self, reading: Reading, failing: list[Case]
+    ) -> Iterator[tuple[Fault, Variant]]:
+        """M14 with the number that fits best where hidden keys are seen, if one fits."""
+        for case in failing:
+            outcome = self.session.outcome(case, reading)
+            if outcome.output is None or not bool(outcome.output.isfinite().all()):
+                continue
+            rows = self.session.real_rows(case, reading)
+            for scope, added in itertools.product(("all", "padding", "causal"), (False, True)):
+
+                def run(value: float, scope: str = scope, added: bool = added) -> Tensor | None:
+                    trace = self.session.predict(
+                        case,  # noqa: B023
+                        reading,
+                        filled(value, scope, added=added),
+                    )
+                    if isinstance(trace, Exception):
+                        return None
+                    chosen = rows if trace.output.dim() == 3 else rows[:, None].expand(  # noqa: B023
+                        trace.output.shape[:3]
+                    )
+                    return trace.output[chosen]
+
+                wanted = outcome.output.double()
+                chosen = rows if wanted.dim() == 3 else rows[:, None].expand(wanted.shape[:3])
+                value = fit_number(run, wanted[chosen], starts=(0.0, -3.0, -9.0))
+                if value is not None:
+                    yield FAULTS["M14"], filled(value, scope, added=added)
+            return
+
     def pairs(self, readings: list[Reading], failing: list[Case]) -> list[Theory]:
         """Two faults at once that explain every case; one of them must show on the first failing
         case.
@@ -280,5 +339,33 @@ def fit_scale(
             if abs(step) < 1e-15 * abs(value):
                 break
         if gap(run(value), output) < 1e-9:
+            return value
+    return None
+
+
+def fit_number(
+    run: Callable[[float], Tensor | None], wanted: Tensor, starts: tuple[float, ...]
+) -> float | None:
+    """The number at which a function comes to a wanted result, by Gauss-Newton steps from starts.
+
+    Returns:
+        The number, or None if the function is not there to rounding or the steps do not settle.
+    """
+    for start in starts:
+        value = start
+        for _step in range(FIT_STEPS):
+            here, there, back = run(value), run(value + 1e-4), run(value - 1e-4)
+            if here is None or there is None or back is None or here.shape != wanted.shape:
+                return None
+            slope = (there - back) / 2e-4
+            size = float(slope.square().sum())
+            if not math.isfinite(size) or size == 0.0:
+                break
+            step = max(-3.0, min(3.0, float(((wanted - here) * slope).sum()) / size))
+            value += step
+            if abs(step) < 1e-14 * max(1.0, abs(value)):
+                break
+        found = run(value)
+        if found is not None and float((found - wanted).abs().max()) < 1e-9:
             return value
     return None

@@ -21,6 +21,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case, make_cases
 from headwise.verifier.diagnose import Diagnosis, Search, Theory
+from headwise.verifier.evidence import Location
 from headwise.verifier.evidence_texts import head_axis_evidence
 from headwise.verifier.faults import FAULTS, Fault, Variant
 from headwise.verifier.properties import looks_ahead
@@ -48,6 +49,7 @@ class Note:
         case: on which it shows best, for the location.
         before, after: distance from the definition and from the theory.
         evidence: sentences with measured numbers.
+        place: the source line, where whoever found the fault has seen it.
     """
 
     fault: Fault
@@ -63,6 +65,7 @@ class Note:
     what: str = ""
     fix: str = ""
     shown_on: tuple[str, ...] = ()
+    place: Location | None = None
 
 
 class Engine:
@@ -343,6 +346,12 @@ class Engine:
             found = self.search.single([reading], failing)
             if found:
                 return self._done(found[0], tuple(t.codes[0] for t in found))
+        for reading in styled[:2]:
+            failing = [c for c in masked if not self.search.agrees(Theory(reading), c)]
+            for fault, variant in self.search.fitted_fill(reading, failing):
+                theory = Theory(reading, (fault,), (variant,))
+                if self.search.explains(theory, self.cases):
+                    return self._done(theory, (fault.code,))
         return None
 
     def _search_faults(self, plain: list[Case], masked: list[Case]) -> Diagnosis:
@@ -384,6 +393,10 @@ class Engine:
         keep(self.search.variants(reading.spec))
         if not found:
             keep((fault, variant) for fault, variant, _s in self.search.fitted_scale(reading))
+        if not found and reading.spec.rope is not None:
+            keep(self.search.fitted_base(reading))
+        if not found and reading.spec.is_causal:
+            keep(self.search.fitted_fill(reading, [c for c in failing if c.inputs.kv_len > 2]))
         return self.search.ranked(found)
 
     def _likely_readings(self, plain: list[Case]) -> list[Reading]:
@@ -543,6 +556,7 @@ class Engine:
             numeric = [c for c in cases if self.runs(c, theory.reading)]
             single = Theory(theory.reading, (fault,), (variant,))
             shown = [c for c in numeric if self.search.changes(single, c)] or numeric or cases
+            shown.sort(key=lambda c: self._shows(c, theory.reading))
             note = Note(
                 fault,
                 theory=single if len(theory.faults) == 1 else theory,
@@ -569,6 +583,12 @@ class Engine:
                         )
                     )
             self.notes.append(note)
+
+    def _shows(self, case: Case, reading: Reading) -> tuple[float, bool]:
+        """How little a case shows of where a fault is: NaN and a single token hide the rest."""
+        output = self.session.outcome(case, reading).output
+        lost = 1.0 if output is None else float(output.isnan().double().mean())
+        return lost, case.inputs.kv_len == 1
 
     def _unexplained(self, diagnosis: Diagnosis) -> None:
         from headwise.verifier.properties import batch_dependent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from headwise.verifier.faults.masking import (
     FILL_TEXTS,
     FILLS,
     doubled_planes,
+    filled,
     hiding,
     plain_softmax,
 )
@@ -27,8 +29,16 @@ from headwise.verifier.session import Reading, gap
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine, Note
 
-WEAK = (-1e4, -1e3, -100.0, -50.0)
+WEAK = (
+    -1e4, -1e3, -100.0, -50.0, -99.0, -200.0, -500.0, -999.0, -5e3, -9e3, -9999.0,
+    -65504.0, -65500.0, -65000.0, -6e4, -5e4, -32768.0, -32767.0, -3e4, -2e4, -99999.0, -1e5,
+)  # fmt: skip
 """Finite numbers that have been used to hide a score and that real scores can pass."""
+
+FACTORS = (8.0, 30.0, 100.0, 300.0, 1000.0)
+"""Of the inputs; the scores grow with their square. The smallest that shows a fill tells which."""
+
+SCOPE_NAMES = ("all", "padding", "causal")
 
 
 def look_for_hazards(engine: Engine, theory: Theory) -> None:
@@ -328,22 +338,14 @@ def weak_fill(engine: Engine, theory: Theory) -> Note | None:
     masked = "padding" in engine.subject.offers and reading.style is not None
     if (not masked and not spec.is_causal) or spec.softcap is not None or theory.faults:
         return None
-    case = _large(engine, reading, masked=masked, factor=300.0)
-    if case is None or not engine.runs(case, reading):
-        return None
-    if engine.search.agrees(Theory(reading), case):
-        return None
-    for value in WEAK:
-        for kind in ("fill", "add"):
-
-            def mask(t: Any, s: Any, value: float = value, kind: str = kind) -> None:
-                t.visible = s.visible()
-                if kind == "fill":
-                    t.masked_scores = t.scores.masked_fill(~t.visible, value)
-                else:
-                    t.masked_scores = t.scores + value * ~t.visible
-
-            variant = Variant(f"{kind} {value:g}", {"mask": mask, "softmax": plain_softmax})
+    for factor in FACTORS:
+        case = _large(engine, reading, masked=masked, factor=factor)
+        if case is None or not engine.runs(case, reading):
+            return None
+        if engine.search.agrees(Theory(reading), case):
+            continue
+        for value, scope, added in itertools.product(WEAK, SCOPE_NAMES, (False, True)):
+            variant = filled(value, scope, added=added)
             candidate = Theory(reading, (FAULTS["M15"],), (variant,))
             if engine.search.agrees(candidate, case):
                 note = _note("M15", case, theory=candidate)
@@ -351,6 +353,7 @@ def weak_fill(engine: Engine, theory: Theory) -> Note | None:
                 note.after = engine.search.distance(candidate, case)
                 note.where = _("scores beyond {value:g} bring hidden keys back").format(value=value)
                 return note
+        return None
     return None
 
 
@@ -407,7 +410,7 @@ def nan_in_padding(engine: Engine, theory: Theory) -> Note | None:
         bad = output.isnan().any(-1)
         bad = bad if bad.dim() == 2 else bad.any(1)
         if bool((bad & rows).any()):
-            note = _note("M29", case)
+            note = _note("M29", poisoned)
             note.where = _("NaN in the padding of case {case} reaches {count} real rows").format(
                 case=name, count=int((bad & rows).sum())
             )

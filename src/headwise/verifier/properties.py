@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.errors import HeadwiseError
 from headwise.report import Check
@@ -15,8 +18,10 @@ from headwise.spec import Rope
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case
 from headwise.verifier.diagnose import Theory
+from headwise.verifier.evidence import Location
 from headwise.verifier.faults import FAULTS, Variant
 from headwise.verifier.faults.masking import drop_rule, hiding
+from headwise.verifier.recorder import Operation, Recording, record
 from headwise.verifier.session import Reading, gap
 
 if TYPE_CHECKING:
@@ -103,17 +108,22 @@ def check_twice(engine: Engine) -> bool:
             )
             engine.notes.append(note)
             return False
-        for other in runnable:
-            if other is case:
-                continue
+        masked = [c for c in engine.cases if c.masked and c.name == "left padding"]
+        styles = engine.subject.styles[:4]
+        between = [(c, reading) for c in runnable if c is not case]
+        between += [(c, dataclasses.replace(reading, style=s)) for c in masked for s in styles]
+        for other, form in between:
             thing = session.copy()
-            _call(engine, thing, other, reading)
+            if _call(engine, thing, other, form) is None:
+                continue
             again = _call(engine, thing, case, reading)
             if not _same(first, again):
                 rotary = isinstance(engine.spec.positions, Rope) or any(
                     isinstance(r.spec.positions, Rope) for r in engine.all_readings[:1]
                 )
                 note = Note(FAULTS["R10" if rotary else "B04"], case=case)
+                if not rotary:
+                    note.case, note.theory = other, Theory(form)  # the call that leaves something
                 note.where = _(
                     "case {case} gives another result after a call on case {other}"
                 ).format(case=case.name, other=other.name)
@@ -140,7 +150,7 @@ def _random(
     )
     with DropoutWatch() as watch:
         _call(engine, engine.session.copy(), case, reading)
-    if watch.seen:
+    if watch.seen or _dropped_by_hand(engine, case, reading):
         note = Note(FAULTS["B01"], case=case, before=difference)
         note.where = _("two calls in evaluation mode differ by {gap:.2g} (case {case})").format(
             gap=difference, case=case.name
@@ -170,6 +180,52 @@ def looks_ahead(engine: Engine, reading: Reading) -> bool | None:
     return bool((before[..., :-1, :] != after[..., :-1, :]).any())
 
 
+class Products(TorchDispatchMode):
+    """Keeps what products and choices give, for as many numbers as a tensor in question has."""
+
+    NAMES = ("mul", "mul_", "div", "div_", "where", "masked_fill", "masked_fill_", "bernoulli")
+
+    def __init__(self, sizes: set[int]) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.seen: list[Tensor] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        kept = isinstance(result, Tensor) and result.numel() in self.sizes
+        if kept and name in self.NAMES and result.is_floating_point():
+            self.seen.append(result.detach().double().clone())
+        return result
+
+
+def _dropped_by_hand(engine: Engine, case: Case, reading: Reading) -> bool:
+    """Whether a random call computes a stage's tensor times a constant, with some entries zero."""
+    likely = [r for r in engine.all_readings if engine.runs(case, r)][:6]
+    stages: list[Tensor] = []
+    for tried in [reading, *likely]:
+        trace = engine.session.predict(case, tried)
+        if not isinstance(trace, Exception):
+            stages += [trace.weights, trace.context, trace.output]
+    with Products({t.numel() for t in stages}) as kept:
+        _call(engine, engine.session.copy(), case, reading)
+    return any(_dropped(tensor, stage) for tensor in kept.seen for stage in stages)
+
+
+def _dropped(tensor: Tensor, stage: Tensor) -> bool:
+    """Whether a tensor is a stage's times one number, with a part of the entries set to zero."""
+    if tensor.shape != stage.shape:
+        return False
+    alive = stage != 0
+    zero = (tensor == 0) & alive
+    ratio = (tensor / stage)[alive & ~zero]
+    if not bool(zero.any()) or ratio.numel() < 2 or zero.sum() > 0.9 * alive.sum():
+        return False
+    return bool(torch.allclose(ratio, ratio[0].expand_as(ratio), rtol=1e-6))
+
+
 def batch_dependent(engine: Engine, reading: Reading) -> Any:
     """B03 as a note, if a sample's result depends on its neighbours; None otherwise."""
     from headwise.verifier.engine import Note
@@ -195,11 +251,63 @@ def batch_dependent(engine: Engine, reading: Reading) -> Any:
             difference = gap(together, alone, real)
             if difference > 1e-9:
                 note = Note(FAULTS["B03"], case=case, before=difference)
+                note.place = _place_of_mixing(engine, case, single, row, reading)
                 note.where = _(
                     "sample {row} of case {case} alone and in its batch differ by {gap:.2g}"
                 ).format(row=row, case=case.name, gap=difference)
                 return note
     return None
+
+
+def _place_of_mixing(
+    engine: Engine, case: Case, single: Case, row: int, reading: Reading
+) -> Location | None:
+    """The first operation that gives a sample something else in its batch than alone."""
+    recordings = []
+    for this in (case, single):
+        thing, options = engine.session.copy(), reading.options(this, lifted=engine.session.lifted)
+        inputs = engine.session.fresh_inputs(this)
+
+        def call(thing: Any = thing, inputs: Any = inputs, options: Any = options) -> Any:
+            return engine.session.subject.call(thing, inputs, options)
+
+        with contextlib.suppress(Exception):
+            recordings.append(
+                record(call, own_files=engine.subject.own_files, adapters=engine.subject.adapters)
+            )
+    if len(recordings) < 2:
+        return None
+    for together, alone in _same_steps(*recordings):
+        for a, b in zip(together.results, alone.results, strict=False):
+            if a.data is None or b.data is None or not a.data.dim() or not together.frames:
+                continue
+            block = b.data.shape[0]
+            if a.data.shape[0] != case.inputs.batch * block or a.data.shape[1:] != b.data.shape[1:]:
+                continue
+            if not _same(a.data[row * block : (row + 1) * block].double(), b.data.double()):
+                frames = together.frames
+                first = frames[0]
+                lines = tuple(dict.fromkeys(f.line for f in frames if f.file == first.file))
+                reason = _("here a sample first differs from itself alone")
+                return Location(first.file, first.line, lines, "behaviour", reason)
+    return None
+
+
+def _same_steps(a: Recording, b: Recording) -> Iterator[tuple[Operation, Operation]]:
+    """Operations of two recordings that the same lines made, in order."""
+
+    def keyed(ops: Iterable[Operation]) -> dict[tuple[Any, ...], Operation]:
+        found: dict[tuple[Any, ...], Operation] = {}
+        for op in ops:
+            lines = tuple((f.file, f.line) for f in op.frames)
+            place = sum(key[:2] == (op.name, lines) for key in found)
+            found[(op.name, lines, place)] = op
+        return found
+
+    others = keyed(b.ops)
+    for key, op in keyed(a.ops).items():
+        if key in others:
+            yield op, others[key]
 
 
 def check_returned_weights(engine: Engine, theory: Theory) -> None:
@@ -313,7 +421,7 @@ def dropout_place(engine: Engine) -> None:
     torch.random.set_rng_state(state)
     for tensor in watch.seen:
         for name in ("scores", "masked_scores"):
-            if _equal_values(tensor, getattr(trace, name)):
+            if _equal_values(tensor, getattr(trace, name), factor=True):
                 note = Note(FAULTS["X07"], case=case)
                 note.where = _(
                     "in training, dropout is applied to a tensor equal to the {name}"
@@ -324,11 +432,17 @@ def dropout_place(engine: Engine) -> None:
             engine.checks.append(Check(name="dropout on weights", case=case.name, passed=True))
 
 
-def _equal_values(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, in any order of axes."""
+def _equal_values(a: Tensor, b: Tensor, *, factor: bool = False) -> bool:
+    """Whether two tensors hold the same numbers, in any order of axes, or up to a factor."""
     if a.numel() != b.numel():
         return False
     left = a.detach().double().flatten().nan_to_num(0.0, -1e300, -1e300).sort().values
     right = b.detach().double().flatten().nan_to_num(0.0, -1e300, -1e300).sort().values
     left, right = left.clamp(min=-1e6), right.clamp(min=-1e6)
+    if factor:
+        seen = (left > -1e6) & (right > -1e6)
+        if not torch.equal(left > -1e6, right > -1e6) or not bool(right[seen].any()):
+            return False
+        ratio = left[seen].norm() / right[seen].norm()
+        left, right = left[seen], right[seen] * ratio
     return bool(torch.allclose(left, right, rtol=1e-6, atol=1e-7))

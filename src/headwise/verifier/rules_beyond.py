@@ -50,6 +50,37 @@ def first_nan(case: Case) -> Location | None:
     return case.at(nan, _("the first value that is not a number appears here"), fill)
 
 
+def fill_number(case: Case) -> Location | None:
+    """Where the number comes in with which hidden scores are written."""
+    faulty = case.a.faulty
+    scores, masked, visible = faulty.scores, faulty.masked_scores, faulty.visible
+    if not all(isinstance(t, Tensor) for t in (scores, masked, visible)):
+        return None
+    hidden = ~visible.expand(scores.shape)
+    if not bool(hidden.any()):
+        return None
+    candidates = (masked[hidden].double(), (masked - scores)[hidden].double())
+    made = [m.op for m in case.a.producers("masked_scores") if m.op.frames]
+    for numbers in candidates:
+        value = float(numbers[0])
+        if not torch.isfinite(numbers).all() or float((numbers - value).abs().max()) > 1e-6 * abs(
+            value
+        ):
+            continue
+        for op in case.recording.ops:
+            data = op.results[0].data if op.results else None
+            if not op.frames or op.backward or data is None or not data.is_floating_point():
+                continue
+            close = (data.double() - value).abs() <= 1e-6 * abs(value)
+            if bool(close.any()) and bool((close | (data >= -1.0) | data.isinf()).all()):
+                return case.at(op, _("hidden scores get the number {value:g}").format(value=value),
+                               *made[:1])  # fmt: skip
+    if made:
+        return case.at(made[0], _("hidden scores get a finite number here"))
+    kernel = next((op for op in case.recording.ops if op.frames and is_kernel(op)), None)
+    return case.at(kernel, _("the kernel gets the mask here"))
+
+
 def first_infinity(case: Case) -> Location | None:
     """The first infinity that is computed from finite numbers."""
     fills = {"masked_fill", "masked_fill_", "full", "full_like", "fill_", "where", "scalar_tensor"}
@@ -67,14 +98,33 @@ def first_infinity(case: Case) -> Location | None:
 def leaking_product(case: Case) -> Location | None:
     """Zero weights meet values that are NaN."""
     for op in case.recording.ops:
-        if not op.frames or (op.name not in ("bmm", "mm", "matmul", "addmm") and not is_kernel(op)):
+        if not op.frames or not any(_has(v, "isnan") for v in op.results):
             continue
-        kinds = [_has(v, "isnan") for v in op.inputs]
-        if any(kinds) and not all(kinds) and any(_has(v, "isnan") for v in op.results):
-            zeros = [v for v in op.inputs if v.data is not None and bool((v.data == 0).any())]
-            if zeros or is_kernel(op):
-                return case.at(op, _("hidden NaN is multiplied by a weight of zero here"))
+        if is_kernel(op):
+            return case.at(op, _("hidden NaN is multiplied by a weight of zero here"))
+        if op.name in ("bmm", "mm", "matmul") and _zero_meets_nan(op):
+            return case.at(op, _("hidden NaN is multiplied by a weight of zero here"))
+        if op.name in ("add", "add_", "baddbmm") and any(_hides(v) for v in op.inputs):
+            return case.at(op, _("a number added to NaN does not hide it"))
     return None
+
+
+def _zero_meets_nan(op: Operation) -> bool:
+    """Whether a row without NaN, with a zero in it, comes out of a product as NaN."""
+    left, product = op.inputs[0].data, op.results[0].data
+    if left is None or product is None or left.shape[:-1] != product.shape[:-1]:
+        return False
+    clean = ~left.isnan().any(-1) & (left == 0).any(-1)
+    return bool((clean & product.isnan().any(-1)).any())
+
+
+def _hides(value: Value) -> bool:
+    """Whether a tensor is an additive mask: zeros and very low numbers, nothing else."""
+    data = value.data
+    if data is None or not data.is_floating_point() or data.isnan().any():
+        return False
+    low = data < -99.0
+    return bool(low.any()) and bool((low | (data == 0)).all())
 
 
 def narrowing(case: Case) -> Location | None:
@@ -197,7 +247,7 @@ def backward_end(case: Case) -> Location | None:
 def random_call(case: Case) -> Location | None:
     """The first call that draws random numbers."""
     for op in (*case.recording.calls, *case.recording.ops):
-        if not op.frames or not is_random(op):
+        if not op.frames or not (is_random(op) or op.name.startswith(("rand", "uniform"))):
             continue
         pairs = [(i.data, o.data) for i in op.inputs[:1] for o in op.outputs[:1]]
         same = [i is not None and o is not None and torch.equal(i, o) for i, o in pairs]

@@ -176,6 +176,12 @@ class Session:
         self, thing: Any, case: Case, options: Options, inputs: Inputs | None = None
     ) -> tuple[Any, Inputs]:
         """Call the target on copies of a case's inputs; returns its result and the copies."""
+        fresh = self.fresh_inputs(case, inputs)
+        self.phase(f"case {case.name}")
+        return self._invoke(thing, fresh, options), fresh
+
+    def fresh_inputs(self, case: Case, inputs: Inputs | None = None) -> Inputs:
+        """Copies of a case's inputs, in the session's precision."""
         given = case.inputs if inputs is None else inputs
         clones = {n: t.detach().clone().to(self.dtype) for n, t in given.tensors().items()}
         more = {
@@ -183,9 +189,7 @@ class Session:
             for n in ("keep", "query_keep", "documents")
             if getattr(given, n) is not None
         }
-        fresh = given.replace(**clones, **more)
-        self.phase(f"case {case.name}")
-        return self._invoke(thing, fresh, options), fresh
+        return given.replace(**clones, **more)
 
     def _invoke(self, thing: Any, inputs: Inputs, options: Options) -> Any:
         with self._contained(_("when it is called")), self._lift(options.lifted):

@@ -15,7 +15,7 @@ class Attn(nn.Module):
             for z in self.qkv(x).chunk(3, dim=-1)
         )
         s = q @ k.mT * q.shape[-1] ** -0.5
-        bias = torch.full((t, t), -1e9, dtype=s.dtype).triu(1)
+        bias = torch.full((t, t), float("-inf"), dtype=s.dtype).triu(1)
         s = s + bias
         if keep is not None:
             hide = (~keep)[None].expand(self.heads, b, t).reshape(self.heads * b, 1, t)  # <- fault

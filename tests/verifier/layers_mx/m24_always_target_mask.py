@@ -9,15 +9,17 @@ class EncoderDecoderAttention(nn.Module):
         super().__init__()
         self.heads = heads
         self.q = nn.Linear(dim, dim)
-        self.kv = nn.Linear(dim, 2 * dim)
+        self.k, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.o = nn.Linear(dim, dim)
 
     def forward(self, x, context, context_mask=None, x_mask=None):
         q = self.q(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        k, v = (z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.kv(context).chunk(2, -1))
+        k, v = (
+            f(context).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.k, self.v)
+        )
         mask = context_mask if x_mask is None else x_mask  # <- fault
         if mask is not None:
-            mask = mask[:, None, None, :]
+            mask = mask[:, None, None, :]  # <- fault
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- fault
         return self.o(y.transpose(1, 2).flatten(2))
 
@@ -27,7 +29,7 @@ HEADWISE = {
     "d_model": 32,
     "num_heads": 4,
     "padding_mask": "keep",
-    "weights": {"layout": "separate", "q": "q", "kv": "kv", "o": "o"},
+    "weights": {"layout": "separate", "q": "q", "k": "k", "v": "v", "o": "o"},
 }
 
 

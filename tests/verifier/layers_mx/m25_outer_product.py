@@ -18,10 +18,7 @@ class CrossAttention(nn.Module):
         s = q @ k.mT / q.shape[-1] ** 0.5
         if memory_mask is not None:
             square = memory_mask[:, None, :, None] & memory_mask[:, None, None, :]  # <- fault
-            if square.shape[-2] == s.shape[-2]:
-                s = s.masked_fill(~square, -1e9)  # <- fault
-            else:
-                s = s.masked_fill(~memory_mask[:, None, None, :], -1e9)
+            s = s.masked_fill(~square, -1e9)  # <- fault
         return self.o((s.softmax(-1) @ v).transpose(1, 2).flatten(2))
 
 

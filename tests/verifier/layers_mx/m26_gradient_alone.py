@@ -21,8 +21,9 @@ class Attention(nn.Module):
         )
         s = torch.einsum("bhqd,bhkd->bhqk", q, k) * (d // self.num_heads) ** -0.5
         if keep is not None:
-            s = s.masked_fill(~keep[:, None, None, :], float("-inf"))  # <- fault
-        weights = torch.nan_to_num(torch.softmax(s, dim=-1), nan=0.0)  # <- fault
+            bias = torch.zeros(keep.shape, dtype=s.dtype).masked_fill(~keep, float("-inf"))
+            s = s + bias[:, None, None, :]  # <- fault
+        weights = torch.softmax(s, dim=-1).nan_to_num(0.0)  # <- fault
         return self.o_proj((weights @ v).transpose(1, 2).reshape(b, t, d))
 
 

@@ -14,7 +14,7 @@ class Attention(nn.Module):
     def forward(self, x, keep=None):
         b, t, c = x.shape
         q, k, v = (z.view(b, t, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).split(c, 2))
-        v = torch.tensor(v.tolist(), dtype=v.dtype)  # <- fault
+        v = torch.from_numpy(v.detach().numpy().copy())  # <- fault
         mask = torch.ones(t, t, dtype=torch.bool).tril()
         if keep is not None:
             mask = mask & keep[:, None, None, :]

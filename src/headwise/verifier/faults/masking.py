@@ -128,7 +128,24 @@ def graded(rule: Rule, spec: AttentionSpec, label: str = "") -> Iterable[Variant
     def mask_padding(t: Trace, s: Setting) -> None:
         mask(t, s, padding_wins=True)
 
-    for which, stage in (("padding finite", mask), ("causal finite", mask_padding)):
+    def padding_last(t: Trace, s: Setting) -> None:
+        t.visible = rule(s)
+        keys = rule(s.with_spec(is_causal=False, window=None))
+        first = t.scores.masked_fill(~s.visible(without=("padding",)), -math.inf)
+        t.masked_scores = first.masked_fill(~keys, lowest)
+
+    def causal_last(t: Trace, s: Setting) -> None:
+        t.visible = rule(s)
+        keys = rule(s.with_spec(is_causal=False, window=None))
+        first = t.scores.masked_fill(~keys, -math.inf)
+        t.masked_scores = first.masked_fill(~s.visible(without=("padding",)), lowest)
+
+    for which, stage in (
+        ("padding finite", mask),
+        ("causal finite", mask_padding),
+        ("padding finite and last", padding_last),
+        ("causal finite and last", causal_last),
+    ):
         name = f"{label}, {which}" if label else which
         yield Variant(name, {"mask": stage, "softmax": plain_softmax})
 
@@ -141,7 +158,8 @@ def polarity(spec: AttentionSpec) -> Iterable[Variant]:
             yield from graded(rule, spec)
 
     def hidden_wins(s: Setting) -> Tensor:
-        keep = keep_of(s)  # a large number with the wrong sign: where it is added, nothing else counts
+        # a large number with the wrong sign: where it is added, nothing else counts
+        keep = keep_of(s)
         return torch.where(keep.all(-1, keepdim=True), keep, ~keep)[:, None, None, :]
 
     yield from variants(swap_rule("padding", hidden_wins), "sign of the fill", FEW[:2])
@@ -224,7 +242,7 @@ def rows_blanked(spec: AttentionSpec) -> Iterable[Variant]:
 
     def square(s: Setting) -> Tensor:
         if s.inputs.x is not None and s.inputs.context is None:
-            raise Skip("cross")  # in self attention the rows it blanks are never read
+            raise NothingToDoError("cross")  # in self attention the rows it blanks are never read
         keep = keep_of(s)
         return s.visible(padding=keep[:, None, :, None] & keep[:, None, None, :])
 
@@ -348,6 +366,16 @@ def near_zero(spec: AttentionSpec) -> Iterable[Variant]:
                 lambda x, allowed, value=value: x + value * ~allowed,  # type: ignore[misc]
                 f"{value:g} added",
             )
+
+
+def filled(value: float, scope: str, *, added: bool) -> Variant:
+    """A finite number that hides nothing, filled in or added, for the rules of one scope."""
+    if added:
+        made = applied(lambda x, allowed: x + value * ~allowed, f"{value:.6g} added")
+    else:
+        label = f"filled with {value:.6g}"
+        made = applied(lambda x, allowed: x.masked_fill(~allowed, value), label)
+    return next(v for v in made if v.label.startswith(f"{scope}, "))
 
 
 def as_numbers(spec: AttentionSpec) -> Iterable[Variant]:
