@@ -339,6 +339,26 @@ def recall_task(*, pairs: int = 4, keys: int = 12, values: int = 12) -> Task:
     return Task("recall", keys + values, 4 * pairs, draw)
 
 
+def lookup_task(*, pairs: int = 4, keys: int = 8, values: int = 8) -> Task:
+    """Associative recall in one step: each shown token is a (key, value) pair, each question a key.
+
+    One layer of attention can do it, so it is learned in a few hundred small steps (in
+    ``recall_task`` a key and its value are two tokens, which needs two layers and more patience).
+    Chance is 1 / values.
+    """
+
+    def draw(count: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+        k = torch.rand(count, keys, generator=g).argsort(1)[:, :pairs]
+        v = torch.randint(values, (count, pairs), generator=g)
+        order = torch.rand(count, pairs, generator=g).argsort(1)
+        tokens = torch.cat([k * values + v, keys * values + k.gather(1, order)], dim=1)
+        targets = torch.full_like(tokens, IGNORED)
+        targets[:, pairs:] = v.gather(1, order)
+        return tokens, targets
+
+    return Task("lookup", keys * values + keys, 2 * pairs, draw)
+
+
 # ------------------------------------------------------------------ training and scoring
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean cross entropy, in nats per predicted token."""
