@@ -328,7 +328,8 @@ def _large(engine: Engine, reading: Reading, *, masked: bool, factor: float) -> 
     if "self" not in engine.subject.offers:
         return None
     keep = lengths_to_keep([6, 3], 6, left=True) if masked else None
-    return make.self_case("very large scores", 2, 6, keep=keep, factor=factor)
+    name = f"inputs times {factor:g}"  # names are keys: one for each factor
+    return make.self_case(name, 2, 6, keep=keep, factor=factor)
 
 
 def weak_fill(engine: Engine, theory: Theory) -> Note | None:
