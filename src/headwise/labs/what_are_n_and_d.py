@@ -1,0 +1,549 @@
+"""Lab 2: n rows of tokens, d columns of numbers, and what follows from computing all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headwise.labs.drawn import conditional, listing, matrix, outcome, spread
+from headwise.labs.judge import all_of, greater, interval, log_slope, stated, within
+from headwise.labs.lab import (
+    Chart,
+    Lab,
+    LabResult,
+    Outcome,
+    Phrase,
+    Progress,
+    Series,
+    Sheet,
+    Verdict,
+    register,
+)
+from headwise.labs.measures.what_are_n_and_d import (
+    at_once,
+    columns,
+    dependent_calls,
+    kinds_of_layer,
+    named,
+    one_head,
+    one_row,
+    rows_of,
+    tiny_bert,
+    tokenisations,
+    told_apart,
+    work,
+)
+from headwise.texts import mark as N_
+
+
+# ------------------------------------------------------------------ verdicts
+def judged_four(counts: Mapping[str, int]) -> Verdict:
+    """Whether n = 4 with [CLS] *and* after plain tokenisation, however it is tokenised."""
+    plain = {counts["characters"], counts["words"]}
+    with_cls = {counts["[CLS] + characters"], counts["[CLS] + words"], counts["BERT style"]}
+    return stated(plain == {4} and with_cls == {4})
+
+
+def judged_alike(kinds: Mapping[str, Mapping[str, bool]], name: str) -> Verdict:
+    """A statement about Q, K and V: everywhere, in plain self-attention only, or nowhere."""
+    others = [
+        facts[name] for kind, facts in kinds.items() if kind != "self-attention" and name in facts
+    ]
+    return conditional(kinds["self-attention"][name], all(others))
+
+
+def judged_quicker(loop: Sequence[float], together: Sequence[float]) -> Verdict:
+    """Whether the loop takes longer than one product: the ratio over the sizes tried."""
+    return greater([math.log(s) for s in loop], [math.log(s) for s in together])
+
+
+def judged_work(
+    counts: Sequence[float],
+    projections: Sequence[float],
+    products: Sequence[float],
+    best: Mapping[int, Sequence[float]],
+) -> Verdict:
+    """N as parallel work and d as expressive power.
+
+    *holds* if all work is proportional to n and more keys are told apart with a larger d; *under
+    conditions* if part of the work grows faster; else what the comparison over d says.
+    """
+    widths = sorted(best)
+    power = greater(best[widths[-1]], best[widths[0]])
+    if power != "holds":
+        return power
+    linear = abs(log_slope(counts, projections)[0] - 1.0) < 0.01
+    return conditional(linear, abs(log_slope(counts, products)[0] - 1.0) < 0.01)
+
+
+# ------------------------------------------------------------------ the run
+def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
+    """Measure, judge, and put into words."""
+    progress("tokens", 0.0)
+    ways = tokenisations()
+    counts = {name: len(tokens) for name, tokens in ways.items()}
+    rows = {name: rows_of(tokens, params["d"], seed) for name, tokens in ways.items()}
+    facts: dict[str, Any] = {
+        **columns(seed),
+        **named(seed),
+        **{f"head_{k}": v for k, v in one_head(seed).items()},
+    }
+    jacobian = one_row(seed)
+    off = jacobian - jacobian.diag().diag()
+    facts |= {"own_row": float(jacobian.diag().min()), "other_rows": float(off.max())}
+    progress("all rows at once", 0.2)
+    speed = at_once(params["counts"], params["width"], seed, params["repeats"])
+    facts |= dependent_calls(params["tokens"], seed)
+    facts["difference"] = max(s["difference"] for s in speed)
+    progress("d and what it can tell apart", 0.5)
+    best = told_apart(params["widths"], params["draws"], seed)
+    amounts = work(params["counts"], params["width"])
+    kinds = kinds_of_layer(seed)
+    progress("a small BERT", 0.6)
+    bert = tiny_bert(seed)
+    progress("done", 1.0)
+    verdict = all_of(within(facts["difference"], 1e-10), stated(facts["other_rows"] == 0.0))
+    statements = list(next(iter(kinds.values())))
+    return LabResult(
+        "what-are-n-and-d",
+        dict(params),
+        seed,
+        verdict,
+        conclusion(counts, facts),
+        [
+            *about_tokens(counts, {k: len(r) for k, r in rows.items()}, facts, bert, params),
+            *about_rows(facts, speed, amounts, best),
+            *about_kinds(kinds),
+        ],
+        charts(counts, best, jacobian.tolist()),
+        [
+            Sheet(
+                "tokens",
+                Phrase(N_("我爱深圳 in six ways (small tokenisers written for this lab)")),
+                ("way", "n", "tokens"),
+                [(name, len(t), " ".join(t)) for name, t in ways.items()],
+                (Phrase(N_("way")), Phrase(N_("n")), Phrase(N_("tokens"))),
+            ),
+            matrix(
+                "x",
+                Phrase(
+                    N_("X as a table: a row for each token, {d} columns (random numbers)"),
+                    {"d": params["d"]},
+                ),
+                rows["BERT style"],
+                ways["BERT style"],
+                [f"d{i + 1}" for i in range(params["d"])],
+            ),
+            listing("facts", N_("Rows and columns in numbers"), facts),
+            Sheet(
+                "kinds",
+                Phrase(N_("What Q, K and V have in common, by kind of layer")),
+                ("layer", *statements),
+                [(kind, *(found.get(s) for s in statements)) for kind, found in kinds.items()],
+            ),
+            Sheet(
+                "at-once",
+                Phrase(N_("One product for all rows against a loop over rows")),
+                ("n", "difference", "together_s", "loop_s"),
+                [(int(s["n"]), s["difference"], s["together"], s["loop"]) for s in speed],
+                (
+                    Phrase(N_("n")),
+                    Phrase(N_("difference")),
+                    Phrase(N_("together (s)")),
+                    Phrase(N_("loop (s)")),
+                ),
+                timed=("together_s", "loop_s"),
+            ),
+            Sheet(
+                "told-apart",
+                Phrase(N_("Share of 64 random keys found by their own query")),
+                ("d", "draw", "share"),
+                [(w, i, s) for w, got in best.items() for i, s in enumerate(got)],
+                shown=False,
+            ),
+        ],
+    )
+
+
+def conclusion(counts: Mapping[str, int], facts: Mapping[str, Any]) -> list[Phrase]:
+    """The answer in words."""
+    return [
+        Phrase(
+            N_(
+                "n is whatever the tokeniser makes of the sentence: 我爱深圳 has {characters} "
+                "characters, {words} words, and {bert} rows for BERT."
+            ),
+            {
+                "characters": counts["characters"],
+                "words": counts["words"],
+                "bert": counts["BERT style"],
+            },
+        ),
+        Phrase(
+            N_(
+                "Row i of Q, K and V comes from row i of X alone (slope to other rows "
+                "{other_rows:.1g}), so one product computes all rows; the loop gives the same "
+                "numbers to {difference:.1g}."
+            ),
+            facts,
+        ),
+        Phrase(
+            N_(
+                "Turning all channels by a random rotation changes single numbers of X by up to "
+                "{moved_channels:.1f} and the output by {turned:.1g}: attention gives no column "
+                "a meaning of its own. A direction can have one."
+            ),
+            facts,
+        ),
+    ]
+
+
+def about_tokens(
+    counts: Mapping[str, int],
+    rows: Mapping[str, int],
+    facts: Mapping[str, Any],
+    bert: Mapping[str, float] | None,
+    params: Mapping[str, Any],
+) -> list[Outcome]:
+    """B10.1, B11.1 to B11.5, S8."""
+    four = {
+        "c": counts["characters"],
+        "cc": counts["[CLS] + characters"],
+        "w": counts["words"],
+        "cw": counts["[CLS] + words"],
+        "b": counts["BERT style"],
+    }
+    axis = conditional(facts["direction"] > 0.99, facts["best_column"] > 0.99)
+    if facts["turned"] > facts["allowed"]:
+        axis = "not-enough-data"
+    if bert is None:
+        system = outcome(
+            "S8",
+            "not-enough-data",
+            "facts",
+            N_("transformers is not installed, so no BERT was run"),
+        )
+    else:
+        right = bert["on_pads"] == 0.0 and bert["later"] > 0.0 and bert["moved"] == 0.0
+        system = outcome(
+            "S8",
+            stated(right and bert["rows"] == counts["BERT style"]),
+            "facts",
+            N_(
+                "a small BERT with random weights, two pads added: {rows:.0f} real rows, weights "
+                "on pads exactly {on_pads:.1g}, [CLS] sees [SEP] (weight at least {later:.2g}), "
+                "changing the pads moves the real rows by {moved:.1g}; mean weight on [CLS] "
+                "{on_cls:.2f}"
+            ),
+            bert,
+        )
+    return [
+        outcome(
+            "B10.1",
+            stated(facts["head_head"] <= facts["head_allowed"] < facts["head_d_model"]),
+            "facts",
+            N_(
+                "the formula with one d gives the numbers of one head of a real layer to "
+                "{head_head:.1g} if d is the size of a head; with d_model in its place it is off "
+                "by {head_d_model:.2g}. The quoted text is not in the course's file"
+            ),
+            facts,
+        ),
+        outcome(
+            "B11.1",
+            stated(rows == dict(counts)),
+            "tokens",
+            N_("X has as many rows as there are tokens in all {ways} ways"),
+            {"ways": len(rows)},
+        ),
+        outcome(
+            "B11.2",
+            judged_four(counts),
+            "token-counts",
+            N_(
+                "characters {c}, with [CLS] {cc}; words {w}, with [CLS] {cw}; BERT style {b} "
+                "([CLS] 我 爱 深 圳 [SEP]). So 4 is right for plain characters, or for words with "
+                "[CLS] and no [SEP]"
+            ),
+            four,
+        ),
+        outcome(
+            "B11.3",
+            stated(params["d"] == 4),
+            "x",
+            N_("every row of X has {d} numbers, the chosen width"),
+            {"d": params["d"]},
+        ),
+        outcome(
+            "B11.4",
+            stated(rows == dict(counts)),
+            "x",
+            N_("X is shown as a table, one token a row, {n} rows of {d} numbers"),
+            {"n": rows["BERT style"], "d": params["d"]},
+        ),
+        outcome(
+            "B11.5",
+            axis,
+            "facts",
+            N_(
+                "after a rotation of all channels, undone in W, outputs differ by {turned:.1g} "
+                "(allowed {allowed:.1g}). A meaning planted along one direction correlates "
+                "{best_column:.2f} with the best single column and {direction:.2f} with the best "
+                "direction"
+            ),
+            facts,
+            N_(
+                "for a direction in the space of channels; a single column has no preferred meaning"
+            ),
+        ),
+        system,
+    ]
+
+
+def about_rows(
+    facts: Mapping[str, Any],
+    speed: Sequence[Mapping[str, float]],
+    amounts: Sequence[Mapping[str, float]],
+    best: Mapping[int, Sequence[float]],
+) -> list[Outcome]:
+    """B12.1 to B12.5."""
+    same = within(facts["difference"], 1e-10)
+    last = speed[-1]
+    n = [a["n"] for a in amounts]
+    widths = sorted(best)
+    ratio = {"n": int(last["n"]), "ratio": last["loop"] / last["together"], **facts}
+    return [
+        outcome(
+            "B12.1",
+            all_of(
+                same, judged_quicker([s["loop"] for s in speed], [s["together"] for s in speed])
+            ),
+            "at-once",
+            N_(
+                "one product and a loop over rows agree to {difference:.1g}; at n = {n} the loop "
+                "took {ratio:.0f} times as long"
+            ),
+            ratio,
+            timed=True,
+        ),
+        outcome(
+            "B12.2",
+            stated(facts["other_rows"] == 0.0 and facts["own_row"] > 0.0),
+            "one-row",
+            N_(
+                "∂(Q, K, V)_i/∂X_j is exactly {other_rows:.1g} for i ≠ j and at least "
+                "{own_row:.2g} for i = j"
+            ),
+            facts,
+        ),
+        outcome(
+            "B12.3",
+            within(facts["named"], 1e-12),
+            "facts",
+            N_(
+                "planted: each character looks for another one, wears its name and holds a "
+                "vector; each reads the right vector with error {named:.1g}. Learned layers need "
+                "not be so tidy"
+            ),
+            facts,
+        ),
+        outcome(
+            "B12.4",
+            conditional(same == "holds", facts["calls"] == facts["known"]),
+            "at-once",
+            N_(
+                "{known:.0f} call gives all rows of a known sequence, equal to {same:.1g}; "
+                "generating as many tokens took {calls:.0f} calls, each waiting for the one "
+                "before"
+            ),
+            facts,
+            N_(
+                "within a layer, in training and on a known prompt; generation and depth are "
+                "sequential, and kernels loop inside"
+            ),
+        ),
+        outcome(
+            "B12.5",
+            judged_work(
+                n, [a["projections"] for a in amounts], [a["products"] for a in amounts], best
+            ),
+            "told-apart",
+            N_(
+                "work of the projections grows like n^{p:.2f}, of the two products of attention "
+                "like n^{s:.2f}; of 64 random keys {low:.0%} are told apart with d = {small} and "
+                "{high:.0%} with d = {large}"
+            ),
+            {
+                "p": log_slope(n, [a["projections"] for a in amounts])[0],
+                "s": log_slope(n, [a["products"] for a in amounts])[0],
+                "low": interval(best[widths[0]]).mean,
+                "high": interval(best[widths[-1]]).mean,
+                "small": widths[0],
+                "large": widths[-1],
+            },
+            N_(
+                "for the projections; scores grow with n², and d helps until everything is told "
+                "apart"
+            ),
+        ),
+    ]
+
+
+def about_kinds(kinds: Mapping[str, Mapping[str, bool]]) -> list[Outcome]:
+    """B15.1 to B15.4."""
+
+    def keeping(name: str) -> str:
+        return ", ".join(kind for kind, facts in kinds.items() if facts.get(name))
+
+    origin, rows, cols = (keeping(s) for s in ("same origin", "same rows", "same columns"))
+    alike = N_("self-attention with as many key as query heads and Dv = Dk")
+    plain = kinds["self-attention"]
+    return [
+        outcome(
+            "B15.1",
+            all_of(*(judged_alike(kinds, s) for s in ("same origin", "same rows", "same columns"))),
+            "kinds",
+            N_("one origin: {origin}; same rows: {rows}; same columns: {cols}"),
+            {"origin": origin, "rows": rows, "cols": cols},
+            alike,
+        ),
+        outcome(
+            "B15.2",
+            all_of(judged_alike(kinds, "same rows"), judged_alike(kinds, "same columns")),
+            "kinds",
+            N_("same rows: {rows}; same columns: {cols}"),
+            {"rows": rows, "cols": cols},
+            alike,
+        ),
+        outcome(
+            "B15.3",
+            stated(plain["one W gives Q = K = V"]),
+            "kinds",
+            N_("with one matrix for all three, Q, K and V are equal bit for bit in: {where}"),
+            {"where": keeping("one W gives Q = K = V")},
+        ),
+        outcome(
+            "B15.4",
+            stated(plain["one product for all"]),
+            "kinds",
+            N_(
+                "one stacked matrix gives the three projections in: {where}. In cross attention "
+                "Q has another input"
+            ),
+            {"where": keeping("one product for all")},
+        ),
+    ]
+
+
+def charts(
+    counts: Mapping[str, int],
+    best: Mapping[int, Sequence[float]],
+    jacobian: Sequence[Sequence[float]],
+) -> list[Chart]:
+    """Counts, dependence of rows, told apart."""
+    names = [str(i) for i in range(1, 6)]
+    widths = sorted(best)
+    return [
+        Chart(
+            "token-counts",
+            "bar",
+            Phrase(
+                N_("One sentence, n from {low} to {high}: the tokeniser decides"),
+                {"low": min(counts.values()), "high": max(counts.values())},
+            ),
+            Phrase(N_("how 我爱深圳 is cut")),
+            Phrase(N_("n (rows of X)")),
+            Phrase(N_("Bars: {bars}."), {"bars": ", ".join(f"{k} {v}" for k, v in counts.items())}),
+            (Series(Phrase(N_("tokens")), list(counts), list(counts.values())),),
+        ),
+        Chart(
+            "one-row",
+            "heat",
+            Phrase(N_("Row i of Q, K and V depends on row i of X only")),
+            Phrase(N_("row j of X")),
+            Phrase(N_("row i of Q, K, V")),
+            Phrase(N_("Square of 5 by 5 slopes: numbers on the diagonal, exact zeros elsewhere.")),
+            grid=jacobian,
+            row_labels=names,
+            column_labels=names,
+        ),
+        Chart(
+            "told-apart",
+            "line",
+            Phrase(N_("More columns tell more tokens apart, up to a point")),
+            Phrase(N_("columns d")),
+            Phrase(N_("share of 64 keys found")),
+            Phrase(
+                N_(
+                    "Rising line: {low:.0%} of the keys are found with d = {small}, {high:.0%} "
+                    "with d = {large}."
+                ),
+                {
+                    "low": interval(best[widths[0]]).mean,
+                    "high": interval(best[widths[-1]]).mean,
+                    "small": widths[0],
+                    "large": widths[-1],
+                },
+            ),
+            (spread(N_("random keys"), widths, [best[w] for w in widths]),),
+            log_x=True,
+        ),
+    ]
+
+
+LAB = register(
+    Lab(
+        name="what-are-n-and-d",
+        number=2,
+        question=N_("What are n and d, the rows and columns of X?"),
+        hypothesis=N_(
+            "Rows are tokens and are all computed at once; columns are numbers that have no "
+            "meaning one by one."
+        ),
+        varied=N_(
+            "the tokeniser; the number of rows; the width; a rotation of all channels; the kind "
+            "of layer"
+        ),
+        fixed=N_("one sentence, random weights from the seed, float64"),
+        needs=("why-project-at-all",),
+        claims=(
+            "B10.1",
+            "B11.1",
+            "B11.2",
+            "B11.3",
+            "B11.4",
+            "B11.5",
+            "B12.1",
+            "B12.2",
+            "B12.3",
+            "B12.4",
+            "B12.5",
+            "B15.1",
+            "B15.2",
+            "B15.3",
+            "B15.4",
+            "S8",
+        ),
+        quick={
+            "d": 4,
+            "counts": (16, 64, 256, 1024),
+            "width": 64,
+            "repeats": 5,
+            "tokens": 8,
+            "widths": (2, 4, 8, 16, 32),
+            "draws": 10,
+        },
+        full={
+            "d": 4,
+            "counts": (16, 64, 256, 1024, 4096),
+            "width": 256,
+            "repeats": 20,
+            "tokens": 32,
+            "widths": (2, 4, 8, 16, 32, 64),
+            "draws": 100,
+        },
+        minutes=(0.1, 0.3),
+        run=run,
+    )
+)
