@@ -21,7 +21,7 @@ from headwise.labs.cached import (
     step,
     step_attention,
 )
-from headwise.labs.counting import Operations, operations, side_by_side
+from headwise.labs.counting import Operations, operations, rounds_of, side_by_side
 from headwise.labs.small import WORDS, generator, text_task
 from headwise.numerics import float64_allowance, largest
 from headwise.reference import Inputs, attend
@@ -188,7 +188,10 @@ def earlier_keys(length: int, seed: int, *, layers: int, is_causal: bool) -> Mov
     def change(a: int, b: int) -> tuple[float, ...]:
         kept = length - 1
         return tuple(
-            max(float((x[:, :, :kept] - y[:, :, :kept]).abs().max()) for x, y in zip(p, q))  # noqa: B905
+            max(
+                float((x[:, :, :kept] - y[:, :, :kept]).abs().max())
+                for x, y in zip(p, q, strict=True)
+            )
             for p, q in zip(runs[a], runs[b], strict=True)
         )
 
@@ -217,7 +220,7 @@ def without_mask(length: int, seed: int) -> dict[str, float]:
 # ------------------------------------------------------------------ what it saves and reads
 @dataclass(frozen=True)
 class Growth:
-    """Operations for the first n tokens, n = 1, 2, …
+    """Operations for the first n tokens, for n = 1, 2 and so on.
 
     Args:
         cached, recomputed: cumulated.
@@ -284,17 +287,17 @@ def parts_of_a_step(length: int, seed: int) -> dict[str, int]:
     g = generator(seed)
     spec = spec_of(4)
     w = random_decoder(spec, layers=1, vocabulary=17, generator=g).layers[0].attention
-    assert w.q is not None and w.k is not None and w.v is not None and w.o is not None
+    matrices = dict(w.items())
     x = torch.randn(1, 1, spec.d_model, dtype=torch.float64, generator=g)
     kept = torch.randn(1, 4, length, spec.head_dim, dtype=torch.float64, generator=g)
     q, weights = kept[:, :, :1], kept[..., :1].transpose(2, 3)
     parts: dict[str, Callable[[], Tensor]] = {
-        "query": lambda: x @ w.q.T,
-        "key": lambda: x @ w.k.T,
-        "value": lambda: x @ w.v.T,
+        "query": lambda: x @ matrices["q"].T,
+        "key": lambda: x @ matrices["k"].T,
+        "value": lambda: x @ matrices["v"].T,
         "scores": lambda: q @ kept.transpose(2, 3),
         "sum": lambda: weights @ kept,
-        "output": lambda: x @ w.o.T,
+        "output": lambda: x @ matrices["o"].T,
     }
     counted = {name: operations(part) for name, part in parts.items()}
     return {name: found.linear + found.batched for name, found in counted.items()}
@@ -336,27 +339,28 @@ def lengths_kept(length: int, seed: int) -> dict[str, list[int]]:
 # ------------------------------------------------------------------ time
 def step_times(
     lengths: Sequence[int], seed: int, *, d_model: int, rounds: int
-) -> list[dict[str, float]]:
-    """Median seconds per new token at each length: cached, recomputed, cached in a batch of 8."""
+) -> list[dict[str, list[float]]]:
+    """Seconds per new token, round by round: cached, recomputed, cached in a batch of 8."""
     g = generator(seed)
     spec = AttentionSpec(d_model=d_model, num_heads=4, is_causal=True, positions=ROPE)
     model = random_decoder(spec, layers=2, vocabulary=17, generator=g).map(lambda w: w.float())
-    found = []
-    for length in lengths:
-        tokens = torch.randint(0, 17, (8, length), generator=g)
-        one, many = Cache(), Cache()
-        step(model, tokens[:1, :-1], one)
-        step(model, tokens[:, :-1], many)
-        taken = side_by_side(
-            {
-                "cached": lambda: step(model, tokens[:1, -1:], one.fork()),
-                "recomputed": lambda: step(model, tokens[:1], Cache()),
-                "batch": lambda: step(model, tokens[:, -1:], many.fork()),
-            },
-            rounds=rounds,
-        )
-        found.append({**taken, "batch": taken["batch"] / 8})
-    return found
+    longest = torch.randint(0, 17, (8, max(lengths)), generator=g)
+    return [_step_time(model, longest[:, :length], rounds) for length in lengths]
+
+
+def _step_time(model: Decoder, tokens: Tensor, rounds: int) -> dict[str, list[float]]:
+    one, many = Cache(), Cache()
+    step(model, tokens[:1, :-1], one)
+    step(model, tokens[:, :-1], many)
+    taken = rounds_of(
+        {
+            "cached": lambda: step(model, tokens[:1, -1:], one.fork()),
+            "recomputed": lambda: step(model, tokens[:1], Cache()),
+            "batch": lambda: step(model, tokens[:, -1:], many.fork()),
+        },
+        rounds=rounds,
+    )
+    return {**taken, "batch": [t / len(tokens) for t in taken["batch"]]}
 
 
 def read_times(lengths: Sequence[int], seed: int, *, rounds: int) -> list[float]:
