@@ -106,6 +106,7 @@ class Engine:
         self.all_readings = list(readings(subject, self.session.object, self.spec, self.layouts))
         self.reading: Reading = self.all_readings[0]
         self.precision = "float64"
+        self._narrow: set[torch.dtype] | None = None
         self.floor: float | None = None
         self.unstable = False
 
@@ -256,7 +257,8 @@ class Engine:
                     return found
         self._use_precision("float64")
         best: Diagnosis | None = None
-        for precision in self._precisions():
+        for precision in reversed(list(self._precisions())):  # the finest one first
+            self._use_precision(precision)
             self.phase("diagnosing")
             found = self._search_faults(plain, masked)
             if found.theory is not None:
@@ -268,15 +270,38 @@ class Engine:
         return best
 
     def _precisions(self) -> Iterable[str]:
-        """Float64; float64 with float32 casts lifted, if there are any; float32."""
+        """Float64; float64 with casts lifted, if there are any; float32 where they can't be."""
         self._use_precision("float64")
         yield "float64"
         if self.session.dtype is torch.float64 and self._has_casts():
             self._use_precision("lifted")
             yield "lifted"
+        if self.session.dtype is torch.float64:
+            inside = self._narrow_inside()
+            if inside & {torch.float16, torch.bfloat16}:
+                self._use_precision("halves")
+                yield "halves"
+            if torch.float32 in inside:
+                self._use_precision("float32")
+                yield "float32"
 
     def _use_precision(self, name: str) -> None:
-        self.session.lifted = name == "lifted"
+        self.session.work_in(name)
+
+    def _narrow_inside(self) -> set[torch.dtype]:
+        """In which lower precisions the target still computes with its casts to float32 lifted."""
+        if self._narrow is None:
+            from headwise.verifier.lift import Narrow
+            from headwise.verifier.properties import call_once
+
+            self._use_precision("lifted")
+            self._narrow = set()
+            runnable = [c for c in self.cases if c.inputs.kv_len > 1 and self.runs(c)]
+            for case in runnable[:2]:
+                with Narrow() as narrow:
+                    call_once(self, self.session.copy(), case, self.reading)
+                self._narrow |= narrow.seen
+        return self._narrow
 
     def _has_casts(self) -> bool:
         """Whether the target casts float64 to float32 somewhere inside."""
@@ -408,7 +433,14 @@ class Engine:
         kinds: dict[Any, list[Reading]] = {}
         for reading in order:
             pairs = reading.spec.rope.pairs if reading.spec.rope is not None else ""
-            kind = (type(reading.spec.positions), reading.spec.is_causal, pairs)
+            packing = reading.layout.name.partition(" ")[0]
+            plain_order = packing in ("packed-per-head", "packed-grouped")
+            kind = (
+                type(reading.spec.positions),
+                reading.spec.is_causal,
+                pairs,
+                plain_order and reading.spec.positions is None,
+            )
             kinds.setdefault(kind, []).append(reading)
         spread = [group[0] for group in kinds.values()]
         ahead = looks_ahead(self, order[0])
@@ -521,7 +553,7 @@ class Engine:
                     note=note,
                 )
             )
-        if self.precision == "lifted":
+        if self.precision != "float64":
             self._float32_floor(diagnosis)
 
     def _float32_floor(self, diagnosis: Diagnosis) -> None:
@@ -539,10 +571,13 @@ class Engine:
             if math.isfinite(distance):
                 worst = max(worst, distance)
         self.floor = worst
-        note = Note(FAULTS["D02"], before=worst, after=diagnosis.before)
+        code = "D03" if self.precision == "halves" else "D02"
+        note = Note(FAULTS[code], before=worst, after=diagnosis.before)
         note.case = next((c for c in self.cases if c.name == "plain"), self.cases[0])
-        note.where = _(
-            "largest difference {before:.1e} as it is, {after:.1e} without the casts"
+        note.where = (
+            _("largest difference {before:.1e}: rounding in float32 explains it")
+            if self.precision == "float32"
+            else _("largest difference {before:.1e} as it is, {after:.1e} without the casts")
         ).format(before=worst, after=diagnosis.before)
         self.notes.append(note)
 

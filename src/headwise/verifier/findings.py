@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from headwise.verifier.engine import Engine, Note
     from headwise.verifier.evidence import Location
 
+TABLES = ("R03", "R07", "R13", "R14", "H03", "H04")
+"""Faults of what a constructor may prepare: the recording starts before it."""
+
 ORDER = ("bug", "unexplained", "hazard", "convention", "numerics")
 
 
@@ -147,12 +150,13 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
     fault_code = note.fault.code
     training = fault_code == "X07"
     backward = note.fault.code.startswith("T")
-    thing = session.copy()
+    lifted = session.lifted and not fault_code.startswith("D")
+    thing = session.copy(lifted=lifted)
     if training:
         _turn_dropout_on(thing)
     options = reading.options(
         case,
-        lifted=session.lifted and fault_code != "D02",
+        lifted=lifted,
         training=training,
         weights=True if note.fault.code == "M20" else None,
     )
@@ -167,8 +171,12 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
     }
     inputs = case.inputs.replace(**clones, **masks)
 
+    built = note.fault.code in TABLES and session.rebuilds()
+
     def call() -> Any:
-        return session.subject.call(thing, inputs, options)
+        with session.lift(lifted):
+            layer = session.rebuilt() if built else thing
+            return session.subject.call(layer, inputs, options)
 
     with contextlib.suppress(Exception):
         recording = record(
@@ -214,5 +222,9 @@ def inferred_of(engine: Engine) -> dict[str, str]:
     if reading.tensor_layout != "BHTD":
         found["layout"] = "(B, T, H, D)"
     if engine.session.lifted:
-        found["precision"] = _("float64, with float32 casts inside lifted")
+        found["precision"] = (
+            _("float64, compared to float32 rounding: something inside is computed in float32")
+            if engine.session.coarse
+            else _("float64, with float32 casts inside lifted")
+        )
     return found

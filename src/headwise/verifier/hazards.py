@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.errors import HeadwiseError
 from headwise.report import Check
@@ -24,6 +25,7 @@ from headwise.verifier.faults.masking import (
     plain_softmax,
 )
 from headwise.verifier.faults.softmax import without_maximum
+from headwise.verifier.properties import call_once
 from headwise.verifier.session import Reading, gap
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ SCOPE_NAMES = ("all", "padding", "causal")
 
 def look_for_hazards(engine: Engine, theory: Theory) -> None:
     """Notes for every hazard that shows, the gravest first."""
-    for look in (empty_rows, half_precision, weak_fill, no_maximum, nan_in_padding):
+    for look in (empty_rows, half_precision, weak_fill, no_maximum, nan_in_padding, half_sums):
         engine.phase(look.__name__.replace("_", " "))
         try:
             note = look(engine, theory)
@@ -320,6 +322,114 @@ def _nan_rows(
         return None
     finally:
         engine.session.dtype = before
+
+
+class Counting(TorchDispatchMode):
+    """Counts operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def half_sums(engine: Engine, theory: Theory) -> Note | None:
+    """D03: with many keys, sums kept in bfloat16 stop growing.
+
+    Torch's own reductions add up in float32 whatever their input, so only code that goes through
+    the keys step by step can keep such a sum; the number of operations tells. Plain code in the
+    same precision is the yardstick.
+    """
+    reading, session = theory.reading, engine.session
+    if theory.faults or "self" not in engine.subject.offers or session.dtype is not torch.float64:
+        return None
+    counts = [_operations(engine, reading, size) for size in (8, 16, 24)]
+    if None in counts or counts[1] <= counts[0] or counts[2] - counts[1] > 1.2 * (
+        counts[1] - counts[0]
+    ):
+        return None
+    per_token = (counts[2] - counts[1]) / 8
+    size = min(1024, int(MOST_OPERATIONS / per_token))
+    if size < SHORTEST:
+        return None
+    case = _even_case(engine, reading, size)
+    trace = session.predict(case, reading)
+    if isinstance(trace, Exception):
+        return None
+    got = _in_half(engine, reading, case)
+    if got is None or got.shape != trace.output.shape:
+        return None
+    rows = slice(-size // 4, None)
+    truth = trace.output[..., rows, :]
+    scale = float(truth.abs().max())
+    error = gap(got[..., rows, :], truth) / scale
+    baseline = gap(_plain_half(engine, reading, case, trace)[..., rows, :], truth) / scale
+    if not math.isfinite(error) or error < max(8.0 * baseline, 0.05):
+        return None
+    note = _note("D03", case, before=error, after=baseline)
+    note.where = _(
+        "in bfloat16 with {size} keys the largest relative error is {error:.2g}; plain code in "
+        "bfloat16 has {baseline:.2g}"
+    ).format(size=size, error=error, baseline=baseline)
+    note.case = next((c for c in engine.cases if c.name == "plain"), case)
+    return note
+
+
+MOST_OPERATIONS = 30_000
+SHORTEST = 384
+"""Keys that a bfloat16 sum of equal terms needs to be clearly off: it stops growing at 256."""
+
+
+def _even_case(engine: Engine, reading: Reading, size: int) -> Case:
+    """Keys that get about the same weight, values with the same sign."""
+    make = Factory(reading.spec, seed=engine.seed + 70, function=engine.subject.kind == "function")
+    case = make.self_case(f"{size} keys of the same weight", 1, size)
+    i, changes = case.inputs, {}
+    for name, tensor in i.tensors().items():
+        axis = 1 if name == "x" else 2
+        level = tensor.narrow(axis, 0, 1) if name == "x" else torch.ones_like(tensor) * (name == "v")
+        changes[name] = level + 0.1 * tensor
+    return Case(case.name, i.replace(**changes), case.queries)
+
+
+def _operations(engine: Engine, reading: Reading, size: int) -> Any:
+    case = _even_case(engine, reading, size)
+    with Counting() as counting:
+        output = call_once(engine, engine.session.copy(), case, reading)
+    return None if output is None else counting.count
+
+
+def _in_half(engine: Engine, reading: Reading, case: Case) -> Tensor | None:
+    """The target's output in bfloat16, from the same weights and inputs."""
+    thing, session = engine.session.copy(), engine.session
+    if isinstance(thing, nn.Module):
+        thing = thing.bfloat16()
+    before, session.dtype = session.dtype, torch.bfloat16
+    try:
+        output = call_once(engine, thing, case, reading)
+    finally:
+        session.dtype = before
+    return None if output is None else output.double()
+
+
+def _plain_half(engine: Engine, reading: Reading, case: Case, trace: Any) -> Tensor:
+    """Plain code in bfloat16 from the definition's queries, keys and values."""
+    low = torch.bfloat16
+    scores = trace.scores.to(low).masked_fill(~trace.visible, -math.inf)
+    context = scores.softmax(-1) @ trace.v_shared.to(low)
+    if case.inputs.x is None:
+        return context.double()
+    parameters = engine.session.detached(reading)
+    if parameters.o is None:
+        return context.transpose(1, 2).flatten(2).double()
+    bias = None if parameters.o_bias is None else parameters.o_bias.to(low)
+    merged = context.transpose(1, 2).flatten(2)
+    return nn.functional.linear(merged, parameters.o.to(low), bias).double()
 
 
 # ------------------------------------------------------------------ large scores

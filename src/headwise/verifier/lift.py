@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 _LOW, _HIGH = torch.float32, torch.float64
 
@@ -75,6 +77,7 @@ class Lift(TorchFunctionMode):
         tables: raise integers and what is made from numbers as well, so that tables of angles
             and slopes are float64 (complex ones complex128): a layer may make those in float32
             however precise its input is.
+        halves: drop casts to half precision too.
 
     Attributes:
         dropped: how many casts were dropped, by the name of the function that asked for them.
@@ -87,9 +90,10 @@ class Lift(TorchFunctionMode):
         (torch.float64, {'softmax': 1})
     """
 
-    def __init__(self, *, tables: bool = False) -> None:
+    def __init__(self, *, tables: bool = False, halves: bool = False) -> None:
         super().__init__()
-        self.tables = tables
+        self.tables, self.halves = tables, halves
+        self.wider = {**_WIDER, **_HALF} if halves else _WIDER
         self.dropped: dict[str, int] = {}
 
     def __torch_function__(
@@ -101,7 +105,7 @@ class Lift(TorchFunctionMode):
     ) -> Any:
         """Run ``func`` as called, or without its cast."""
         kwargs = dict(kwargs or {})
-        if self.tables:
+        if self.tables or self.halves:
             return self._wide(func, args, kwargs)
         source = _source(func, args, kwargs)
         if source is None or not _asks_low(func, args, kwargs):
@@ -132,17 +136,18 @@ class Lift(TorchFunctionMode):
         """Run ``func`` with float64 wherever it asks for float32, whatever its source."""
         if func is Tensor.view:
             return func(*args, **kwargs)  # the same bits, read as another type
-        if func is Tensor.float:
+        wider = self.wider
+        if func is Tensor.float or (self.halves and func in (Tensor.half, Tensor.bfloat16)):
             self.dropped["float"] = self.dropped.get("float", 0) + 1
             return args[0].to(_HIGH, copy=True)
-        if func is Tensor.type_as and args[1].dtype is _LOW:
+        if func is Tensor.type_as and args[1].dtype in wider:
             return args[0].to(_HIGH, copy=True)
-        changed = [_WIDER.get(a, a) if _is_type(a) else a for a in args]
-        named = {n: _WIDER.get(a, a) if _is_type(a) else a for n, a in kwargs.items()}
-        if func is Tensor.to and any(isinstance(a, Tensor) and a.dtype is _LOW for a in args[1:]):
+        changed = [wider.get(a, a) if _is_type(a) else a for a in args]
+        named = {n: wider.get(a, a) if _is_type(a) else a for n, a in kwargs.items()}
+        if func is Tensor.to and any(isinstance(a, Tensor) and a.dtype in wider for a in args[1:]):
             return args[0].to(_HIGH, copy=True)
         every = (*args[1:], *kwargs.values())
-        if func is Tensor.to and any(_is_type(a) and a in _WIDER for a in every):
+        if func is Tensor.to and any(_is_type(a) and a in wider for a in every):
             self.dropped["to"] = self.dropped.get("to", 0) + 1
             named["copy"] = True
         return func(*changed, **named)
@@ -153,6 +158,16 @@ _WIDER: dict[Any, Any] = {
     torch.complex64: torch.complex128,
     torch.FloatTensor: torch.DoubleTensor,
     "torch.FloatTensor": "torch.DoubleTensor",
+}
+
+
+_HALF: dict[Any, Any] = {
+    torch.float16: _HIGH,
+    torch.bfloat16: _HIGH,
+    torch.HalfTensor: torch.DoubleTensor,
+    torch.BFloat16Tensor: torch.DoubleTensor,
+    "torch.HalfTensor": "torch.DoubleTensor",
+    "torch.BFloat16Tensor": "torch.DoubleTensor",
 }
 
 
@@ -195,3 +210,42 @@ def _raised(
         else:
             changed.append(_HIGH if value is _LOW else value)
     return tuple(changed), named
+
+
+class Narrow(TorchDispatchMode):
+    """Notes in which precisions below float64 something is really computed.
+
+    Masks of zeros and ones, infinities and whole numbers don't count: they are exact everywhere.
+
+    Example:
+        >>> with Narrow() as narrow:
+        ...     _ = torch.tensor([0.3], dtype=torch.bfloat16) * 2, torch.ones(2).tril(0)
+        >>> narrow.seen
+        {torch.bfloat16}
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run ``func`` and look at what it takes and gives."""
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            if (
+                isinstance(leaf, Tensor)
+                and leaf.dtype in (torch.float32, torch.float16, torch.bfloat16)
+                and leaf.dtype not in self.seen
+                and _fractional(leaf)
+            ):
+                self.seen.add(leaf.dtype)
+        return result
+
+
+def _fractional(tensor: Tensor) -> bool:
+    """Whether some value needs more than six binary digits behind the point."""
+    values = tensor.detach().double()
+    values = values[values.isfinite() & (values.abs() < 1e4)] * 64
+    return bool((values != values.round()).any())

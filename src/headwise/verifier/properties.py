@@ -54,7 +54,7 @@ class DropoutWatch(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _call(
+def call_once(
     engine: Engine, thing: Any, case: Case, reading: Reading, **changes: Any
 ) -> Tensor | None:
     """One call without memory; None if it raises or gives no output."""
@@ -91,15 +91,15 @@ def check_twice(engine: Engine) -> bool:
     try:
         thing = session.copy()
         torch.manual_seed(1)
-        first = _call(engine, thing, case, reading)
+        first = call_once(engine, thing, case, reading)
         torch.manual_seed(2)
-        second = _call(engine, thing, case, reading)
+        second = call_once(engine, thing, case, reading)
         if not _same(first, second):
             fresh = session.copy()
             torch.manual_seed(1)
-            third = _call(engine, fresh, case, reading)
+            third = call_once(engine, fresh, case, reading)
             torch.manual_seed(1)
-            fourth = _call(engine, fresh, case, reading)
+            fourth = call_once(engine, fresh, case, reading)
             if _same(third, fourth):
                 return _random(engine, case, reading, first, second)
             note = Note(FAULTS["B04"], case=case)
@@ -114,9 +114,9 @@ def check_twice(engine: Engine) -> bool:
         between += [(c, dataclasses.replace(reading, style=s)) for c in masked for s in styles]
         for other, form in between:
             thing = session.copy()
-            if _call(engine, thing, other, form) is None:
+            if call_once(engine, thing, other, form) is None:
                 continue
-            again = _call(engine, thing, case, reading)
+            again = call_once(engine, thing, case, reading)
             if not _same(first, again):
                 rotary = isinstance(engine.spec.positions, Rope) or any(
                     isinstance(r.spec.positions, Rope) for r in engine.all_readings[:1]
@@ -149,7 +149,7 @@ def _random(
         Check(name="repeatable", case=case.name, passed=False, error=difference, allowed=0.0)
     )
     with DropoutWatch() as watch:
-        _call(engine, engine.session.copy(), case, reading)
+        call_once(engine, engine.session.copy(), case, reading)
     if watch.seen or _dropped_by_hand(engine, case, reading):
         note = Note(FAULTS["B01"], case=case, before=difference)
         note.where = _("two calls in evaluation mode differ by {gap:.2g} (case {case})").format(
@@ -210,7 +210,7 @@ def _dropped_by_hand(engine: Engine, case: Case, reading: Reading) -> bool:
         if not isinstance(trace, Exception):
             stages += [trace.weights, trace.context, trace.output]
     with Products({t.numel() for t in stages}) as kept:
-        _call(engine, engine.session.copy(), case, reading)
+        call_once(engine, engine.session.copy(), case, reading)
     return any(_dropped(tensor, stage) for tensor in kept.seen for stage in stages)
 
 
@@ -243,7 +243,7 @@ def batch_dependent(engine: Engine, reading: Reading) -> Any:
             single = Case(
                 case.name, i.replace(**cut), case.queries[row : row + 1], case.causal_flag
             )
-            alone = _call(engine, engine.session.copy(), single, reading)
+            alone = call_once(engine, engine.session.copy(), single, reading)
             if alone is None:
                 continue
             together = outcome.output[row : row + 1]
@@ -417,7 +417,7 @@ def dropout_place(engine: Engine) -> None:
     state = torch.random.get_rng_state()
     with contextlib.suppress(Exception), DropoutWatch() as watch:
         torch.manual_seed(5)
-        _call(engine, thing, case, reading, training=True)
+        call_once(engine, thing, case, reading, training=True)
     torch.random.set_rng_state(state)
     for tensor in watch.seen:
         for name in ("scores", "masked_scores"):

@@ -134,6 +134,10 @@ def narrowing(case: Case) -> Location | None:
         narrow = [v.dtype.itemsize for v in op.outputs if v.dtype.is_floating_point]
         if op.frames and wide and narrow and min(narrow) < max(wide) and not op.backward:
             return case.at(op, _("the precision drops here"))
+    for op in case.recording.ops:
+        widths = {v.dtype.itemsize for v in op.inputs if v.dtype.is_floating_point and v.shape}
+        if op.frames and len(widths) > 1 and not op.backward:
+            return case.at(op, _("numbers of lower precision come in here"))
     return None
 
 
@@ -142,6 +146,15 @@ def half_softmax(case: Case) -> Location | None:
     for op in case.recording.ops:
         if op.frames and "softmax" in op.name and not op.backward:
             return case.at(op, _("the probabilities are computed in the input's precision here"))
+    repeated: dict[tuple[str, int], list[Operation]] = {}
+    for op in case.recording.ops:
+        if op.frames and not op.backward and op.name in ("add", "add_"):
+            place = (op.frames[0].file, op.frames[0].line)
+            repeated.setdefault(place, []).append(op)
+    loops = [ops for ops in repeated.values() if len(ops) > 2]
+    for ops in loops:
+        return case.at(ops[0], _("a sum is kept in the input's precision here"), *(
+            more[0] for more in loops))  # fmt: skip
     return None
 
 

@@ -95,6 +95,7 @@ class Session:
         self.dtype = torch.float64
         self.lifted = False
         self.shared = False
+        self.halves = self.coarse = False
         self._lifted: Any = None
         self.phase("constructing")
         self.object = self._fresh()
@@ -103,7 +104,7 @@ class Session:
 
     # -------------------------------------------------------------- the target
     def _fresh(self, *, lifted: bool = False) -> Any:
-        with self._contained(_("while it is built")), self._lift(lifted):
+        with self._contained(_("while it is built")), self.lift(lifted):
             thing = self.subject.make()
         if isinstance(thing, nn.Module):
             try:
@@ -119,6 +120,21 @@ class Session:
         self.dtype, self._lifted = dtype, None
         self.object = self._fresh()
         self._outcomes.clear()
+
+    def work_in(self, precision: str) -> None:
+        """Drop casts, or allow for rounding in float32, from now on.
+
+        Args:
+            precision: ``float64`` (as it is), ``lifted`` (casts to float32 dropped), ``halves``
+                (casts to half precision too), ``float32`` (dropped where that is possible, and
+                rounding in float32 allowed for).
+        """
+        self.lifted, self.coarse = precision != "float64", precision == "float32"
+        if self.halves != (precision == "halves"):
+            self.halves = precision == "halves"
+            self._lifted = None
+            for key in [k for k in self._outcomes if k[1].lifted]:
+                del self._outcomes[key]
 
     def copy(self, *, lifted: bool | None = None) -> Any:
         """The target with its weights, in the state it has when new.
@@ -145,11 +161,23 @@ class Session:
                 self._lifted = self.object
         return self._lifted
 
-    def _lift(self, lifted: bool) -> Any:
+    def lift(self, lifted: bool) -> Any:
         """The context that drops casts, if they are to be dropped."""
         if not lifted:
             return contextlib.nullcontext()
-        return Lift(tables=self.subject.angles is None)
+        return Lift(tables=self.subject.angles is None, halves=self.halves)
+
+    def rebuilds(self) -> bool:
+        """Whether making the target again makes another module."""
+        return isinstance(self.object, nn.Module) and self.subject.make() is not self.subject.make()
+
+    def rebuilt(self) -> Any:
+        """The target made anew, with the same weights."""
+        thing = self.subject.make().to(self.dtype).eval()
+        with torch.no_grad():
+            for name, tensor in thing.named_parameters():
+                tensor.copy_(self.tensors()[name])
+        return thing
 
     @contextlib.contextmanager
     def _contained(self, when: str) -> Iterator[None]:
@@ -192,7 +220,7 @@ class Session:
         return given.replace(**clones, **more)
 
     def _invoke(self, thing: Any, inputs: Inputs, options: Options) -> Any:
-        with self._contained(_("when it is called")), self._lift(options.lifted):
+        with self._contained(_("when it is called")), self.lift(options.lifted):
             return self.subject.call(thing, inputs, options)
 
     def outcome(self, case: Case, reading: Reading, **changes: Any) -> Outcome:
@@ -280,7 +308,7 @@ class Session:
                 if getattr(case.inputs, n) is not None
             }
             result = self._invoke(thing, case.inputs.replace(**given, **masks), options)
-            with self._lift(self.lifted):
+            with self.lift(self.lifted):
                 output = self._grad_output(result, case, reading, options)
                 grads = torch.autograd.grad(
                     (output * upstream.to(output.dtype)).sum(),
@@ -409,7 +437,8 @@ class Session:
         sharpness = 1.0 + largest([visible])
         scale = max(largest([trace.output]), 1e-3)
         allowed = float64_allowance(terms=terms, scale=scale, sharpness=sharpness)
-        return allowed * (eps(self.dtype) / eps(torch.float64))
+        dtype = torch.float32 if self.coarse else self.dtype
+        return allowed * (eps(dtype) / eps(torch.float64))
 
     def real_rows(self, case: Case, reading: Reading) -> Tensor:
         """(B, Tq) bool: real queries that see at least one key."""
