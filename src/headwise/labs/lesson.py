@@ -50,9 +50,13 @@ class LessonLayer(nn.Module):
 
     def finish(self, weights: Tensor, v: Tensor) -> Tensor:
         """Weights (B, H, T, T) and values to the output (B, T, D)."""
-        context = weights @ v
-        b, h, t, d = context.shape
-        return self.out(context.transpose(1, 2).contiguous().view(b, t, h * d))  # type: ignore[no-any-return]
+        return self.merge(weights @ v, v)
+
+    def merge(self, context: Tensor, v: Tensor) -> Tensor:
+        """Context (B, H, T, D/H) of values of that shape to the output (B, T, D)."""
+        b, _, t, _ = v.shape
+        context = context.transpose(1, 2).contiguous().view(b, t, self.num_heads * self.head_dim)
+        return self.out(context)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """(B, T, D) → output (B, T, D) and weights (B, H, T, T)."""
@@ -128,8 +132,3 @@ def gap(a: Tensor, b: Tensor) -> float:
 def say(text: str, **fields: Value) -> Phrase:
     """A phrase from a marked text and its numbers."""
     return Phrase(text, fields)
-
-
-def ignore(what: str, share: float) -> None:
-    """A progress that tells nobody."""
-    del what, share
