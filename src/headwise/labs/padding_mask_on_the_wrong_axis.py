@@ -258,7 +258,7 @@ def _charts(
         Chart(
             "real-rows-move", "bar",
             say(N_("Only the right axis keeps real rows still when the pad tokens change")),
-            say(N_("padding mask (— none)")), say(N_("largest change of a real row (95 % interval)")),
+            say(N_("padding mask (— none)")), say(N_("largest change of a real row (95 %)")),
             say(N_("Bars per mask and setting. The right axis is at 0 everywhere; without a mask, "
                    "causal attention with right padding is at 0 too; a mask on the head axis moves "
                    "real rows in each setting.")),
