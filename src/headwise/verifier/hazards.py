@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.errors import HeadwiseError
 from headwise.report import Check
@@ -25,6 +24,7 @@ from headwise.verifier.faults.masking import (
     plain_softmax,
 )
 from headwise.verifier.faults.softmax import without_maximum
+from headwise.verifier.lift import Listener
 from headwise.verifier.properties import call_once
 from headwise.verifier.session import Reading, gap
 
@@ -324,18 +324,16 @@ def _nan_rows(
         engine.session.dtype = before
 
 
-class Counting(TorchDispatchMode):
+class Counting(Listener):
     """Counts operations."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.count = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
+    def look(self, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """Count one."""
         self.count += 1
-        return func(*args, **(kwargs or {}))
 
 
 def half_sums(engine: Engine, theory: Theory) -> Note | None:
@@ -392,7 +390,7 @@ def _even_case(engine: Engine, reading: Reading, size: int) -> Case:
     i, changes = case.inputs, {}
     for name, tensor in i.tensors().items():
         axis = 1 if name == "x" else 2
-        level = tensor.narrow(axis, 0, 1) if name == "x" else torch.ones_like(tensor) * (name == "v")
+        level = tensor.narrow(axis, 0, 1) if name == "x" else torch.full_like(tensor, name == "v")
         changes[name] = level + 0.1 * tensor
     return Case(case.name, i.replace(**changes), case.queries)
 
@@ -421,7 +419,7 @@ def _plain_half(engine: Engine, reading: Reading, case: Case, trace: Any) -> Ten
     """Plain code in bfloat16 from the definition's queries, keys and values."""
     low = torch.bfloat16
     scores = trace.scores.to(low).masked_fill(~trace.visible, -math.inf)
-    context = scores.softmax(-1) @ trace.v_shared.to(low)
+    context: Tensor = scores.softmax(-1) @ trace.v_shared.to(low)
     if case.inputs.x is None:
         return context.double()
     parameters = engine.session.detached(reading)
@@ -429,7 +427,8 @@ def _plain_half(engine: Engine, reading: Reading, case: Case, trace: Any) -> Ten
         return context.transpose(1, 2).flatten(2).double()
     bias = None if parameters.o_bias is None else parameters.o_bias.to(low)
     merged = context.transpose(1, 2).flatten(2)
-    return nn.functional.linear(merged, parameters.o.to(low), bias).double()
+    output: Tensor = nn.functional.linear(merged, parameters.o.to(low), bias)
+    return output.double()
 
 
 # ------------------------------------------------------------------ large scores

@@ -124,11 +124,11 @@ class Lift(TorchFunctionMode):
         if self.tables:
             self._default = torch.get_default_dtype()
             torch.set_default_dtype(_HIGH)
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
-        super().__exit__(*error)
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         if self.tables:
             torch.set_default_dtype(self._default)
 
@@ -212,28 +212,50 @@ def _raised(
     return tuple(changed), named
 
 
-class Narrow(TorchDispatchMode):
+class _Handler:
+    """Hands what the dispatcher sees to ``look``.
+
+    Apart from the mode, since torch wraps a handler that a mode defines itself in a guard whose
+    first call imports its compiler: two seconds.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.look(func.overloadpacket.__name__, args, result)
+        return result
+
+    def look(self, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """Called after each operation with its name, what it took and what it gave."""
+        raise NotImplementedError
+
+
+class Listener(_Handler, TorchDispatchMode):
+    """A mode that looks at operations and changes none."""
+
+    supports_higher_order_operators = True
+
+
+class Narrow(Listener):
     """Notes in which precisions below float64 something is really computed.
 
     Masks of zeros and ones, infinities and whole numbers don't count: they are exact everywhere.
 
     Example:
         >>> with Narrow() as narrow:
-        ...     _ = torch.tensor([0.3], dtype=torch.bfloat16) * 2, torch.ones(2).tril(0)
+        ...     _ = torch.tensor([0.3], dtype=torch.bfloat16) * 2, torch.ones(2) * 3
         >>> narrow.seen
         {torch.bfloat16}
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: set[torch.dtype] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Run ``func`` and look at what it takes and gives."""
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs, result)):
+    def look(self, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """Note the precisions of what an operation takes and gives."""
+        for leaf in tree_leaves((args, result)):
             if (
                 isinstance(leaf, Tensor)
                 and leaf.dtype in (torch.float32, torch.float16, torch.bfloat16)
@@ -241,7 +263,6 @@ class Narrow(TorchDispatchMode):
                 and _fractional(leaf)
             ):
                 self.seen.add(leaf.dtype)
-        return result
 
 
 def _fractional(tensor: Tensor) -> bool:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from headwise.errors import HeadwiseError
 from headwise.report import Check
@@ -21,6 +20,7 @@ from headwise.verifier.diagnose import Theory
 from headwise.verifier.evidence import Location
 from headwise.verifier.faults import FAULTS, Variant
 from headwise.verifier.faults.masking import drop_rule, hiding
+from headwise.verifier.lift import Listener
 from headwise.verifier.recorder import Operation, Recording, record
 from headwise.verifier.session import Reading, gap
 
@@ -180,25 +180,21 @@ def looks_ahead(engine: Engine, reading: Reading) -> bool | None:
     return bool((before[..., :-1, :] != after[..., :-1, :]).any())
 
 
-class Products(TorchDispatchMode):
+class Products(Listener):
     """Keeps what products and choices give, for as many numbers as a tensor in question has."""
 
     NAMES = ("mul", "mul_", "div", "div_", "where", "masked_fill", "masked_fill_", "bernoulli")
 
     def __init__(self, sizes: set[int]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sizes = sizes
         self.seen: list[Tensor] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
+    def look(self, name: str, args: tuple[Any, ...], result: Any) -> None:
+        """Keep a result of a size in question."""
         kept = isinstance(result, Tensor) and result.numel() in self.sizes
         if kept and name in self.NAMES and result.is_floating_point():
             self.seen.append(result.detach().double().clone())
-        return result
 
 
 def _dropped_by_hand(engine: Engine, case: Case, reading: Reading) -> bool:
