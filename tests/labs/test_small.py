@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 
@@ -26,6 +28,13 @@ from headwise.labs.small import (
 )
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
+
+
+@pytest.fixture(autouse=True)
+def single_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
 
 TINY = Size(vocab=11, max_len=9, d_model=12, num_heads=6, num_kv_heads=3, layers=2, d_ff=8)
 

@@ -167,6 +167,10 @@ class SmallTransformer(nn.Module):
         self.norm = nn.LayerNorm(size.d_model)
         self.head = nn.Linear(size.d_model, size.vocab, bias=False)
 
+    def layers(self) -> list[SmallBlock]:
+        """The blocks in order."""
+        return [block for block in self.blocks if isinstance(block, SmallBlock)]
+
     def embed(self, tokens: Tensor, start: int = 0) -> Tensor:
         """Tokens (B, T) as vectors (B, T, Dm), with positions that count from ``start``."""
         x: Tensor = self.tokens(tokens)
@@ -177,7 +181,7 @@ class SmallTransformer(nn.Module):
     def run(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, list[Tensor], Cache]:
         """From vectors (B, T, Dm): (logits, weights of every layer, keys and values to keep)."""
         every, kept = [], []
-        for index, block in enumerate(self.blocks):
+        for index, block in enumerate(self.layers()):
             x, weights, pair = block(x, cache[index] if cache else None)
             every.append(weights)
             kept.append(pair)
