@@ -218,16 +218,16 @@ def _charts(
         Chart(
             "hidden-weight", "heat",
             say(N_("±1e-9 hides nothing; −1e4 hides only while scores are small (float32)")),
-            say(N_("scores (the cells are the weight of the hidden keys)")),
+            say(N_("visible / hidden scores; the cells are the weight of the hidden keys")),
             say(N_("number, and how it is written")),
-            say(N_("Table for twelve ways. −∞, finfo.min and −1e9 are at 0 everywhere; −1e4 reaches "
-                   "1 for shifted scores; ±1e-9 is between 0.5 and 1 everywhere.")),
+            say(N_("Table for twelve ways. −∞, finfo.min and −1e9 are at 0 everywhere; −1e4 "
+                   "reaches 1 for shifted scores; ±1e-9 is between 0.5 and 1 everywhere.")),
             grid=[
                 [_cell(fills, v, how, kind)["hidden"] for kind in hiding.SCORES]
                 for how in HOWS for v in hiding.VALUES
             ],
             row_labels=[f"{v}, {how}" for how in HOWS for v in hiding.VALUES],
-            column_labels=["~ 0", "~ −2e4", "visible ~ 0, hidden ~ +2e4"],
+            column_labels=["0 / 0", "−2e4 / −2e4", "0 / +2e4"],
         ),
         Chart(
             "row-sums", "bar",
