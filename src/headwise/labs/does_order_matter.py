@@ -225,16 +225,12 @@ def _charts(
     shifts: Sequence[int],
 ) -> list[Chart]:
     names = list(ordering.KINDS)
-    marked = (N_("我 (first, then last)"), N_("爱 (in the middle)"), N_("你 (last, then first)"))
+    marked = (N_("wo (first, then last)"), N_("ai (in the middle)"), N_("ni (last, then first)"))
     kinds = ["weights", "weights put back", "outputs put back", "pooled"]
-    bars = {
-        name: [max(_mean(moved[name][kind]), 1e-17) for kind in kinds]
-        for name in ("none", "causal mask")
-    }
     return [
         Chart(
             "characters", "bar",
-            say(N_("我爱你 against 你爱我: the same vectors without positions, others with them")),
+            say(N_("wo ai ni against ni ai wo: the same vectors, unless something tells positions")),
             say(N_("what tells positions apart")),
             say(N_("change of a character's output (95 % interval)")),
             say(N_("Bars for seven ways and three characters. Without positions all three are at "
@@ -243,15 +239,14 @@ def _charts(
                     for i, label in enumerate(marked)],
         ),
         Chart(
-            "equivariance", "bar",
+            "equivariance", "heat",
             say(N_("Shuffled tokens: weights change, but put back they agree to rounding")),
             say(N_("1 weights · 2 weights put back · 3 outputs put back · 4 pooled output")),
-            say(N_("mean of the largest change")),
-            say(N_("Logarithmic bars. Without a mask the weights change, all else is at rounding "
-                   "(1e-16); with a causal mask nothing is.")),
-            series=[Series(say(label), ["1", "2", "3", "4"], bars[name]) for name, label in (
-                ("none", N_("no positions, no mask")), ("causal mask", N_("causal mask only")))],
-            log_y=True,
+            say(N_("mean of the largest change; — no mask, ◣ causal mask")),
+            say(N_("Table of two rows. Without a mask the weights change and all else is at "
+                   "rounding (1e-16); with a causal mask nothing is.")),
+            grid=[[_mean(moved[name][kind]) for kind in kinds] for name in ("none", "causal mask")],
+            row_labels=["—", "◣"], column_labels=["1", "2", "3", "4"],
         ),
         Chart(
             "shift", "line",
