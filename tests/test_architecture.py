@@ -37,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "labs": VOCABULARY
     | MEANING
     | {"verifier", "explain", "checkpoints", "attend", "cost", "reference", "report"},
+    "grading": VOCABULARY | MEANING | {"verifier", "labs", "reference"},
     "integrations": VOCABULARY | MEANING | {"reference", "report", "verifier", "attend"},
     "cli": VOCABULARY
     | MEANING
@@ -45,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
         "render",
         "verifier",
         "labs",
+        "grading",
         "explain",
         "checkpoints",
         "cost",

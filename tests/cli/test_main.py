@@ -70,7 +70,7 @@ def report(*findings, verdict="differs"):
         (
             ["zzz"],
             "headwise: there is no command 'zzz'\n"
-            "  fix  one of verify, trace, fault, bench, doctor\n",
+            "  fix  one of verify, trace, fault, lab, grade, bench, doctor\n",
         ),
         (
             ["verify"],

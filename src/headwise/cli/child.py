@@ -96,7 +96,15 @@ def trace(request: dict[str, Any], phase: Phase) -> Mapping[str, Any]:
     return trace_request(request, phase)
 
 
-HANDLERS: Mapping[str, Handler] = {"verify": verify, "trace": trace}
+def grade(request: dict[str, Any], phase: Phase) -> Mapping[str, Any]:
+    """Handler of ``headwise grade``: the answer holds the marks."""
+    phase("importing headwise")
+    from headwise.grading.grade import grade_request
+
+    return grade_request(request, phase)
+
+
+HANDLERS: Mapping[str, Handler] = {"verify": verify, "trace": trace, "grade": grade}
 
 
 def main(arguments: list[str]) -> NoReturn:
