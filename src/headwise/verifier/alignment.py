@@ -198,6 +198,24 @@ class Alignment:
                     found.append(Match(op, "bias", RESHAPED, value))
         return found
 
+    def faulty_visible(self, *, before: int) -> Match | None:
+        """The first operation that made the faulty scores wherever a query may look."""
+        seen = self.mask_of(self.faulty)
+        if seen is None or "scores" not in self.right or not isinstance(self.faulty.scores, Tensor):
+            return None
+        right, wrong = self.right["scores"], as_array(self.faulty.scores)
+        if wrong is None or right.data.shape != seen.shape:
+            return None
+        for op in self.forward[:before]:
+            for value in op.results:
+                got = self.array(value)
+                if got is None or got.dtype == bool or got.size != seen.size or not op.frames:
+                    continue
+                gap = np.abs(got.reshape(seen.shape) - wrong)[seen]
+                if gap.size and gap.max() <= self.tolerances[op.index] * max(right.scale, 1e-30):
+                    return Match(op, "scores", RESHAPED, value)
+        return None
+
     @cached_property
     def new(self) -> set[str]:
         """Changed tensors that are no correct tensor under another name.
@@ -248,6 +266,24 @@ class Alignment:
                     ):
                         found.append(Match(op, name, RESHAPED + 1, value))
                         break
+        return found
+
+    @cached_property
+    def faulty_channels(self) -> list[Match]:
+        """The same for the first channels of every head, which alone are turned."""
+        found = []
+        for op in self.forward:
+            for value in op.results:
+                got, room = self.array(value), self.tolerances[op.index]
+                if got is None or not op.frames:
+                    continue
+                for name in ("q_pos", "k_pos"):
+                    if (
+                        name in self.new
+                        and self.wrong[name].starts_with(got, room)
+                        and not self.right[name].starts_with(got, room)
+                    ):
+                        found.append(Match(op, name, RESHAPED + 1, value))
         return found
 
     @cached_property

@@ -122,7 +122,7 @@ def declared_subject(
         recipe = Recipe((f"from {stem} import {adapter_names}",), "headwise_build()", written)
     stated = frozenset(merged) | (
         frozenset(
-            {"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm", "weights"}
+            {"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm"}
         )
         if declared
         else frozenset()

@@ -442,7 +442,9 @@ class Engine:
                 plain_order and reading.spec.positions is None,
             )
             kinds.setdefault(kind, []).append(reading)
-        spread = [group[0] for group in kinds.values()]
+        spread = sorted(
+            (group[0] for group in kinds.values()), key=lambda r: r.spec.positions is not None
+        )
         ahead = looks_ahead(self, order[0])
         if ahead is not None:
             spread.sort(key=lambda r: (r.spec.positions is not None, r.spec.is_causal is ahead))
@@ -663,13 +665,15 @@ class Engine:
 
     def _unusual_packing(self) -> None:
         """A fused matrix in an order that nobody declared and that is not q, k, v."""
-        name = self.reading.layout.name.partition(" ")[0]
-        order = name.rpartition("-")[2]
-        if "weights" in self.subject.declared or self.subject.weights or order == name:
+        full = self.reading.layout.name
+        order = full.partition(" ")[0].rpartition("-")[2]
+        if full.startswith("q, packed vk"):
+            full, order = "q, packed v, k", "qvk"
+        if "weights" in self.subject.declared or self.subject.weights or order == full:
             return
         if sorted(order) != list("kqv"):
             return
-        note = Note(FAULTS["P02" if order == "qvk" else "P03"], kind="convention")
+        note = Note(FAULTS[{"qvk": "P02", "kqv": "P01"}.get(order, "P03")], kind="convention")
         note.where = _("the blocks of the fused matrix are used in the order {order}").format(
             order=", ".join(order)
         )

@@ -90,11 +90,20 @@ def departure(case: Case) -> Location | None:
         found += a.faulty_biases()
     found = [match for match in found if match.op.frames]
     names = [name for name in ORDER if name in a.new]
+    partial = (
+        case.spec is not None
+        and case.spec.rope is not None
+        and (case.spec.rotary_dim < case.spec.head_dim)
+    )
+    if partial and case.code in ("R01", "R06"):
+        found += a.faulty_channels  # some channels are turned, then joined to the rest
     if names and (not found or min(found, key=lambda m: m.op.index).name != names[0]):
         found += [match for match in a.faulty_parts if match.op.frames]
     if not found:
         return None
     first = min(found, key=lambda match: match.op.index)
+    if first.name == "masked_scores" and case.code[0] in "RS":
+        first = a.faulty_visible(before=first.op.index) or first
     return case.at(
         first.op,
         _("here {tensor} first takes the values that the fault gives it").format(tensor=first.name),

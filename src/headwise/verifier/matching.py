@@ -152,6 +152,13 @@ class Wanted:
             if rows <= keys < data.shape[3] and data[index].shape == got.shape:
                 yield index, data[index]
 
+    def starts_with(self, got: Array, tolerance: float) -> bool:
+        """Whether ``got`` holds the first channels of every head of (B, H, T, D)."""
+        if self.data.ndim != 4 or got.ndim != 4 or got.shape[-1] >= self.data.shape[-1]:
+            return False
+        piece = self.data[..., : got.shape[-1]]
+        return Wanted(self.name, piece).grade(self._tame(got), tolerance) is not None
+
     def part(self, got: Array, tolerance: float) -> tuple[Any, ...] | None:
         """Index of the slice that ``got`` equals, or None."""
         if got.dtype == bool or self.ignore is not None:

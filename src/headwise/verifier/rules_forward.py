@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import linecache
+import math
 from collections.abc import Iterator
 
+import numpy as np
 from torch import Tensor
 
 from headwise.texts import translate as _
@@ -143,6 +145,8 @@ def swapped(case: Case) -> Location | None:
     for name in ("q", "k", "v", "q_flat", "k_flat", "v_flat", "q_pos", "k_pos"):
         if name not in a.wrong:
             continue
+        if case.code == "P01" and (found := _swapped_product(case)) is not None:
+            return found
         for op in a.forward:
             hit = any(
                 (grade := a.names_of(value, op, {name: a.wrong[name]}).get(name)) is not None
@@ -154,6 +158,24 @@ def swapped(case: Case) -> Location | None:
                 reason = _("what is made here is used as {tensor}").format(tensor=name)
                 return case.on(frames, reason)
     return None
+
+
+def _swapped_product(case: Case) -> Location | None:
+    """The scores, where one line makes queries and keys alike and so can't exchange them."""
+    a = case.a
+    made = [next(iter(a.producers(name)), None) for name in ("q_flat", "k_flat")]
+    scores = [m.op for m in a.faulty_matches if m.name == "scores" and m.op.frames]
+    if not scores or any(match is None or not match.op.frames for match in made):
+        return None
+    q, k = (match.op.frames[0] for match in made if match is not None)
+    if (q.line, q.offset) != (k.line, k.offset) or len(made[0].op.frames) > 2:  # type: ignore[union-attr]
+        return None
+    products = [
+        op
+        for op in a.forward[: scores[0].index + 1]
+        if op.name in ("bmm", "mm", "matmul", "baddbmm") and op.frames
+    ]
+    return case.at((products or scores)[-1], _("the scores come out transposed here"), scores[0])
 
 
 def outermost_departure(case: Case) -> Location | None:
@@ -196,7 +218,7 @@ def rotary_table(case: Case) -> Location | None:
     Frequencies are the last power or exponential on the way to the cosine.
     """
     ops = case.recording.ops
-    turned = next((op for op in case.a.forward if op.name in ("cos", "polar") and op.frames), None)
+    turned = next((op for op in case.a.forward if _turns(op)), None)
     if turned is None:
         return None
     chain, seen = [turned], {turned.index}
@@ -206,11 +228,118 @@ def rotary_table(case: Case) -> Location | None:
             if made and made[-1] not in seen:
                 seen.add(made[-1])
                 chain.append(ops[made[-1]])
-    powers = [op for op in chain if op.name in ("pow", "exp", "exp2") and op.frames]
+    powers = [op for op in chain[1:] if op.name in ("pow", "exp", "exp2") and op.frames]
     angles = [op for op in chain[1:] if op.frames and len(op.results[0].shape) > 1]
     reason = _("the frequencies of the rotation are made here")
     for op in [*sorted(powers, key=lambda op: -op.index), *angles]:
         return case.at(op, reason, *angles[:1], turned)
+    return None
+
+
+def _turns(op: Operation) -> bool:
+    """Whether an operation makes the rotation from angles: a cosine, or e to i times the angle."""
+    if not op.frames:
+        return False
+    complex_result = any(value.dtype.is_complex for value in op.results)
+    return op.name in ("cos", "polar") or (op.name == "exp" and complex_result)
+
+
+def moved_batch(case: Case) -> Location | None:
+    """The first operation that takes the batch away from the front."""
+    if case.inputs is None:
+        return None
+    batch = case.inputs.batch
+    for op in case.a.forward:
+        if op.name not in ("permute", "transpose", "t") or not op.frames:
+            continue
+        before, after = op.inputs[0].shape, op.results[0].shape
+        if before.count(batch) == 1 and before[0] == batch and after[0] != batch:
+            return case.on(op.frames, _("the batch leaves the front here"))
+    return None
+
+
+def fused_cut(case: Case) -> Location | None:
+    """The first cut of a fused projection, if what is made of it is wrong only by order.
+
+    Where whole blocks are exchanged, the cut that gives them their names.
+    """
+    found = _fused_root(case)
+    if found is None:
+        return None
+    root, target = found
+    width, whole = root.results[0].shape[-1], math.prod(root.results[0].shape)
+    blocks = case.code in ("P01", "P02")
+    for op in case.a.forward[root.index + 1 : target.index + 1]:
+        if not op.frames or all(v.storage != root.results[0].storage for v in op.inputs):
+            continue
+        if any(
+            math.prod(value.shape) < whole if blocks else value.shape[-1:] != (width,)
+            for value in op.results
+        ):
+            reason = _("the fused projection is cut here")
+            if blocks:  # who asks for the parts gives them their names
+                return case.on([op.frames[-1], *op.frames, *target.frames], reason)
+            return case.at(op, reason, target)
+    return None
+
+
+def fused_projection(case: Case) -> Location | None:
+    """The product that makes queries, keys and values at once."""
+    found = _fused_root(case)
+    if found is None:
+        return None
+    return case.at(found[0], _("queries, keys and values are made here"), found[1])
+
+
+def _fused_root(case: Case) -> tuple[Operation, Operation] | None:
+    """The product of a fused projection, and the first operation that shows the fault."""
+    a = case.a
+    names = ("q_flat", "k_flat", "v_flat", "q", "k", "v")
+    for match in a.faulty_matches:
+        if match.name not in names or not match.op.frames:
+            continue
+        made = case.recording.producers.get(match.value.storage, ())
+        if not match.op.view or not made or made[0] > match.op.index:
+            return None
+        root = case.recording.ops[made[0]]
+        if not root.results or not root.frames:
+            return None
+        whole, part = root.results[0].shape, match.value.shape
+        return (root, match.op) if math.prod(whole) > math.prod(part) else None
+    return None
+
+
+def shared_statistics(case: Case) -> Location | None:
+    """The mean whose axes hold all heads; of a flat tensor, where it is handed to the norm."""
+    found = departure(case)
+    norms = ("mean", "sum", "linalg_vector_norm", "native_layer_norm", "_fused_rms_norm", "var")
+    first = min((m.op.index for m in case.a.faulty_matches if m.name in case.a.new), default=None)
+    if found is None or first is None:
+        return found
+    for op in case.a.forward[:first]:
+        if op.name in norms and op.frames and op.inputs:
+            flat = len(op.inputs[0].shape) == 3
+            frames = [op.frames[-1], *op.frames] if flat else list(op.frames)
+            return case.on(frames, _("the statistics of all heads are taken together here"))
+    return found
+
+
+def permuted_rows(case: Case) -> Location | None:
+    """The first keys whose channels are those of the definition in another order."""
+    right = case.a.right.get("k_flat")
+    if right is None:
+        return None
+    want = np.sort(right.data.reshape(-1, right.data.shape[-1]), axis=-1)
+    for op in case.a.forward:
+        for value in op.results:
+            got = case.a.array(value)
+            if got is None or got.size != right.data.size or got.shape[-1] != want.shape[-1]:
+                continue
+            if not np.allclose(np.sort(got.reshape(want.shape), axis=-1), want, atol=1e-9):
+                continue
+            if right.grade(got, 1e-9) is None and op.frames:
+                frames = [op.frames[-1], *op.frames]
+                return case.on(frames, _("the channels of the keys are in another order here"))
     return None
 
 

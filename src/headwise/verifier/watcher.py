@@ -84,7 +84,7 @@ class Watcher:
         owner = now.get("self")
         if isinstance(owner, torch.nn.Module):
             state = {k: v for k, v in vars(owner).items() if not k.startswith("_")}
-            state |= owner._buffers  # noqa: SLF001
+            state |= vars(owner).get("_buffers", {})  # absent until the constructor has made it
             now |= {f"self.{name}": value for name, value in state.items()}
         file, function = frame.f_code.co_filename, frame.f_code.co_name
         line, before = self._last.get(id(frame), (frame.f_lineno, now))
