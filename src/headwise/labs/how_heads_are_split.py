@@ -434,7 +434,7 @@ def charts(
         Chart(
             "split-wrong",
             "heat",
-            Phrase(N_("Bare view: head 0 holds tokens 0 and 1, and nobody's row t is token t")),
+            Phrase(N_("Bare view: each head holds a slab of time, two tokens instead of eight")),
             row,
             head,
             Phrase(
@@ -456,7 +456,7 @@ def charts(
             ),
             Phrase(N_("tokens T")),
             Phrase(
-                N_("bytes copied in one layer (MB, d_model = {d_model})"),
+                N_("MB copied in one layer (d_model = {d_model})"),
                 {"d_model": params["d_model"]},
             ),
             Phrase(
