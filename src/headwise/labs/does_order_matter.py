@@ -230,7 +230,7 @@ def _charts(
     return [
         Chart(
             "characters", "bar",
-            say(N_("wo ai ni against ni ai wo: the same vectors, unless something tells positions")),
+            say(N_("wo ai ni against ni ai wo: the same vectors, unless positions are told")),
             say(N_("what tells positions apart")),
             say(N_("change of a character's output (95 % interval)")),
             say(N_("Bars for seven ways and three characters. Without positions all three are at "
@@ -241,8 +241,8 @@ def _charts(
         Chart(
             "equivariance", "heat",
             say(N_("Shuffled tokens: weights change, but put back they agree to rounding")),
-            say(N_("1 weights · 2 weights put back · 3 outputs put back · 4 pooled output")),
-            say(N_("mean of the largest change; — no mask, ◣ causal mask")),
+            say(N_("change of: 1 weights, 2 weights put back, 3 outputs put back, 4 pooled")),
+            say(N_("— no mask · ◣ causal mask")),
             say(N_("Table of two rows. Without a mask the weights change and all else is at "
                    "rounding (1e-16); with a causal mask nothing is.")),
             grid=[[_mean(moved[name][kind]) for kind in kinds] for name in ("none", "causal mask")],
