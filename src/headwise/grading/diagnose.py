@@ -76,8 +76,8 @@ class Diagnosis:
 
 def diagnose(stage: str, answers: Sequence[Answer]) -> Diagnosis | None:
     """The explanation of wrong numbers, None if nothing fits."""
-    if not any(answer.outputs is not None for answer in answers):
-        return None
+    if not any(answer.outputs is not None and not answer.is_right for answer in answers):
+        return None  # everything is right, or nothing came out
     # A fault is dropped at the first input that it does not explain: begin with the telling ones.
     telling = sorted(answers, key=lambda a: 0 if a.outputs is not None and not a.is_right else 1)
     found = [fault for fault in FAULTS.values() if explains(stage, fault, telling)]
