@@ -183,12 +183,13 @@ def _charts(
     return [
         Chart(
             "bound", "line",
-            say(N_("What falls is an upper bound, far above the score; the score goes up and down")),
+            say(N_("What falls is an upper bound far above the score; the score goes up and down")),
             say(N_("distance in tokens")), say(N_("share of the score at distance 0")),
             say(N_("The score of q = k = 1 falls steeply at first, then swings around 0. The bound "
                    "lies far above it, falls on average and swings too.")),
             series=[
-                Series(say(N_("|score|, q = k = 1")), sampled, [abs(float(ones[x])) for x in sampled]),
+                Series(say(N_("|score|, q = k = 1")), sampled,
+                       [abs(float(ones[x])) for x in sampled]),
                 Series(say(N_("RoFormer's bound")), sampled, [limit[x] for x in sampled],
                        style="dashed"),
             ],
