@@ -126,8 +126,8 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
             Chart(
                 "dependence",
                 "heat",
-                Phrase(N_("Replacing a step changes exactly the later ones")),
-                Phrase(N_("step looked at")),
+                Phrase(N_("Replacing a step changes exactly the later ones (grey: no change)")),
+                Phrase(N_("step looked at (numbers as on the left)")),
                 Phrase(N_("step replaced")),
                 Phrase(
                     N_(
@@ -136,8 +136,8 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                     )
                 ),
                 grid=[[v if v > 0.0 else None for v in row] for row in changes],
-                row_labels=names,
-                column_labels=[n[:6] for n in names],
+                row_labels=[f"{i} {name}" for i, name in enumerate(names, 1)],
+                column_labels=[str(i) for i in range(1, len(names) + 1)],
             ),
         ],
         [

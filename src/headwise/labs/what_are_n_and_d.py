@@ -156,7 +156,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 timed=("together_s", "loop_s"),
             ),
             Sheet(
-                "told-apart",
+                "told-apart-draws",
                 Phrase(N_("Share of 64 random keys found by their own query")),
                 ("d", "draw", "share"),
                 [(w, i, s) for w, got in best.items() for i, s in enumerate(got)],
