@@ -186,18 +186,20 @@ def _write(results: list[LabResult], out: Path) -> None:
     from headwise.labs.runner import sheet_csv, write_whole
     from headwise.render.html import render_html
 
+    pictures: dict[tuple[str, str], str] = {}
     for result in results:
         for sheet in result.sheets:
             write_whole(out / "data" / result.lab / f"{sheet.name}.csv", sheet_csv(sheet))
         for chart in result.charts:
             svg, png = draw(chart)
+            pictures[result.lab, chart.name] = svg
             header = '<?xml version="1.0" encoding="utf-8"?>\n'
             write_whole(out / "figures" / result.lab / f"{chart.name}.svg", header + svg)
             write_whole(out / "figures" / result.lab / f"{chart.name}.png", png)
     ledger = json.dumps(ledger_data(results), ensure_ascii=False, indent=1)
     write_whole(out / "ledger.json", ledger + "\n")
     write_whole(out / "ledger.csv", ledger_csv(results))
-    write_whole(out / "report.html", render_html(book(results)))
+    write_whole(out / "report.html", render_html(book(results, pictures)))
 
 
 @contextlib.contextmanager

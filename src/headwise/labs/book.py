@@ -13,7 +13,7 @@ from typing import Any
 from headwise.document import Block, Document, Figure, Heading, Pairs, Table, Text, Tone
 from headwise.labs.lab import LABS, VERDICTS, LabResult, Outcome, Sheet, Value
 from headwise.labs.ledger import Row, rows
-from headwise.labs.plots import draw, font_advice
+from headwise.labs.plots import font_advice
 from headwise.texts import current_language
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -28,7 +28,11 @@ MAX_ROWS = 40
 """Longer tables are cut in the report; the CSV files hold all rows."""
 
 
-def book(results: Sequence[LabResult]) -> Document:
+Pictures = Mapping[tuple[str, str], str]
+"""SVG of every chart, by lab and chart."""
+
+
+def book(results: Sequence[LabResult], pictures: Pictures) -> Document:
     """The report: a summary, one part per lab, the ledger, the glossary."""
     blocks: list[Block] = []
     advice = font_advice() if current_language() == "zh" else ""
@@ -36,7 +40,7 @@ def book(results: Sequence[LabResult]) -> Document:
         blocks.append(Text(advice, "warn"))
     blocks += [Text(_(INTRODUCTION)), Heading(_("The answers in short")), summary(results)]
     for result in results:
-        blocks += chapter(result)
+        blocks += chapter(result, pictures)
     blocks += [Heading(_("The ledger")), Text(_(LEDGER_INTRODUCTION)), ledger_table(results)]
     blocks += [Heading(_("Glossary")), glossary_table()]
     title = _("Headwise labs: the course, measured")
@@ -69,7 +73,7 @@ def summary(results: Sequence[LabResult]) -> Table:
     return Table(("#", _("question"), _("verdict"), _("answer")), cells)
 
 
-def chapter(result: LabResult) -> list[Block]:
+def chapter(result: LabResult, pictures: Pictures) -> list[Block]:
     """One lab: what was asked, how, what came out."""
     lab = LABS[result.lab]
     facts = [
@@ -89,8 +93,7 @@ def chapter(result: LabResult) -> list[Block]:
         Pairs(tuple((label, text) for label, text in facts if text)),
     ]
     for chart in result.charts:
-        svg, _png = draw(chart)
-        blocks.append(Figure(svg, str(chart.alt)))
+        blocks.append(Figure(pictures[result.lab, chart.name], str(chart.alt)))
     blocks += [sheet_table(sheet) for sheet in result.sheets if sheet.shown]
     if result.outcomes:
         blocks += [Heading(_("What it says about the course"), 3), outcome_table(result.outcomes)]

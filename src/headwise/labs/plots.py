@@ -85,7 +85,6 @@ def _settings() -> dict[str, Any]:
         "axes.spines.right": False,
         "axes.grid": True,
         "grid.alpha": 0.25,
-        "figure.constrained_layout.use": True,
         "legend.frameon": False,
         "font.size": 10,
     }
@@ -110,6 +109,7 @@ def draw(chart: Chart) -> tuple[str, bytes]:
             axes.set_ylabel(str(chart.y_label))
             if chart.kind != "heat" and len(chart.series) > 1:
                 axes.legend()
+            figure.tight_layout()
             svg, png = io.StringIO(), io.BytesIO()
             figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": "Headwise"})
             figure.savefig(png, format="png", dpi=130, metadata={"Software": "Headwise"})
