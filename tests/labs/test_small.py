@@ -7,22 +7,26 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from headwise.labs.grammar import (
+    WORDS,
+    entropy_rate,
+    is_sentence,
+    sentence,
+    sentences_in,
+    text,
+)
 from headwise.labs.small import (
     IGNORED,
-    WORDS,
     Size,
     SmallTransformer,
     build,
     evaluate,
     generate,
     generator,
-    is_sentence,
     lookup_task,
     one_thread,
     parameter_count,
     recall_task,
-    sentence,
-    sentences_in,
     text_task,
     train,
 )
@@ -97,6 +101,21 @@ def test_the_grammar_accepts_its_own_sentences_and_no_others() -> None:
     assert not is_sentence("some cats sees a dog .".split())
     assert not is_sentence("a cats see a dog .".split())
     assert not is_sentence([])
+
+
+def test_entropy_counts_every_choice() -> None:
+    words = [WORDS[i] for i in text(4000, 3).tolist()]
+    ends = [i for i, word in enumerate(words) if word == "."]
+    length = len(words) / len(ends)
+    nouns = sum(words.count(n) + words.count(f"{n}s") for n in ("cat", "dog", "bird"))
+    verbs = sum(w.startswith(("see", "like")) for w in words)
+    # by hand: a noun phrase has two coins, an adjective or none (0.4) of three, one noun of five
+    phrase = 2 * 0.6931 + 0.6730 + 0.4 * 1.0986 + 1.6094
+    nats = 2 * phrase + 1.3863 + 0.6931 + 0.5 * (phrase + 1.3863)
+    assert entropy_rate() == pytest.approx(nats / 9.0, rel=1e-3)
+    assert length == pytest.approx(9.0, rel=0.02)
+    assert nouns / 3 / len(ends) == pytest.approx(0.5, rel=0.05)  # 2.5 phrases a sentence, 5 nouns
+    assert verbs / 2 / len(ends) == pytest.approx(0.375, rel=0.05)  # 1.5 verbs, 4 kinds
 
 
 def test_text_predicts_the_next_word() -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from headwise.labs.grammar import WORDS, text
 
 IGNORED = -100
 """Target of a position that the loss skips."""
@@ -163,6 +165,8 @@ class SmallTransformer(nn.Module):
         self.size = size
         self.tokens = nn.Embedding(size.vocab, size.d_model)
         self.positions = nn.Embedding(size.max_len, size.d_model) if size.positions else None
+        if self.positions is not None:  # at first, what a token is counts more than where it is
+            nn.init.normal_(self.positions.weight, std=0.5)
         self.blocks = nn.ModuleList(SmallBlock(size) for _ in range(size.layers))
         self.norm = nn.LayerNorm(size.d_model)
         self.head = nn.Linear(size.d_model, size.vocab, bias=False)
@@ -220,88 +224,6 @@ class Task:
     vocab: int
     length: int
     draw: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
-
-
-NOUNS = ("cat", "dog", "bird", "girl", "king")
-VERBS = ("see", "like", "hear", "find")
-ADJECTIVES = ("old", "small", "red")
-WORDS = (
-    ".", "that", "the", "a", "some", *ADJECTIVES, *NOUNS, *(f"{n}s" for n in NOUNS), *VERBS,
-    *(f"{v}s" for v in VERBS),
-)  # fmt: skip
-"""The vocabulary of the small grammar; a token is an index into it."""
-
-
-def sentence(g: torch.Generator) -> list[str]:
-    """One sentence of the small grammar.
-
-    Subject and verb agree in number, also across a relative clause: "the old cat that dogs hear"
-    needs "sees", not "see". So the next word depends on words far back.
-    """
-
-    def pick(options: Sequence[str]) -> str:
-        return options[int(torch.randint(len(options), (1,), generator=g))]
-
-    def chance(p: float) -> bool:
-        return float(torch.rand(1, generator=g)) < p
-
-    def noun_phrase() -> tuple[list[str], bool]:
-        many = chance(0.5)
-        words = [pick(("the", "some") if many else ("the", "a"))]
-        words += [pick(ADJECTIVES)] if chance(0.4) else []
-        return [*words, pick(NOUNS) + ("s" if many else "")], many
-
-    def verb(many: bool) -> str:
-        return pick(VERBS) + ("" if many else "s")
-
-    words, many = noun_phrase()
-    if chance(0.5):
-        inner, _many = noun_phrase()
-        words += ["that", verb(many), *inner]
-    words.append(verb(many))
-    return [*words, *noun_phrase()[0], "."]
-
-
-def is_sentence(words: Sequence[str]) -> bool:
-    """Whether the small grammar makes this sentence (with its full stop).
-
-    Example:
-        >>> is_sentence("the cat that sees some dogs likes a bird .".split())
-        True
-        >>> is_sentence("the cat that sees some dogs like a bird .".split())
-        False
-    """
-    rest = list(words)
-
-    def noun_phrase() -> bool | None:
-        first = rest.pop(0) if rest else ""
-        if rest and rest[0] in ADJECTIVES:
-            rest.pop(0)
-        noun = rest.pop(0) if rest else ""
-        many = noun not in NOUNS
-        if noun.removesuffix("s") not in NOUNS or first not in ("the", "some" if many else "a"):
-            return None
-        return many
-
-    def verb(many: bool) -> bool:
-        word = rest.pop(0) if rest else ""
-        return word in (VERBS if many else [f"{v}s" for v in VERBS])
-
-    many = noun_phrase()
-    if many is None:
-        return False
-    if rest and rest[0] == "that":
-        rest.pop(0)
-        if not verb(many) or noun_phrase() is None:
-            return False
-    return verb(many) and noun_phrase() is not None and rest == ["."]
-
-
-def text(sentences: int, seed: int) -> Tensor:
-    """Many sentences in a row, as tokens (N,)."""
-    number = {word: index for index, word in enumerate(WORDS)}
-    g = generator(seed)
-    return torch.tensor([number[w] for _ in range(sentences) for w in sentence(g)])
 
 
 def text_task(*, length: int = 32, sentences: int = 1500, seed: int = 0) -> Task:
@@ -438,14 +360,3 @@ def generate(
             chances = (logits / temperature).softmax(-1)
             tokens = torch.cat([tokens, torch.multinomial(chances, 1, generator=g)], dim=1)
     return tokens
-
-
-def sentences_in(tokens: Tensor) -> list[list[str]]:
-    """The finished sentences of one sequence of words, without the first and last, cut ones."""
-    found, words = [], []
-    for index in tokens.tolist():
-        words.append(WORDS[index])
-        if WORDS[index] == ".":
-            found.append(words)
-            words = []
-    return found[1:]

@@ -22,7 +22,8 @@ from headwise.labs.cached import (
     step_attention,
 )
 from headwise.labs.counting import Operations, operations, rounds_of, side_by_side
-from headwise.labs.small import WORDS, generator, text_task
+from headwise.labs.grammar import WORDS
+from headwise.labs.small import generator, text_task
 from headwise.numerics import float64_allowance, largest
 from headwise.reference import Inputs, attend
 from headwise.spec import AttentionSpec, Rope

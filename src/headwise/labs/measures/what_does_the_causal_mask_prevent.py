@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.labs.drawn import parameters
+from headwise.labs.grammar import is_sentence, sentences_in
 from headwise.labs.lesson import definition_of, lesson_layer, normal
 from headwise.labs.small import (
     IGNORED,
@@ -22,8 +23,6 @@ from headwise.labs.small import (
     evaluate,
     generate,
     generator,
-    is_sentence,
-    sentences_in,
     text_task,
     train,
 )
