@@ -107,7 +107,9 @@ def draw(chart: Chart) -> tuple[str, bytes]:
             axes.set_title(str(chart.title), loc="left", fontsize=11, wrap=True)
             axes.set_xlabel(str(chart.x_label))
             axes.set_ylabel(str(chart.y_label))
-            if chart.kind != "heat" and len(chart.series) > 1:
+            if chart.kind == "bar" and len(chart.series) > 1:
+                axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+            elif chart.kind == "line" and len(chart.series) > 1:
                 axes.legend()
             figure.tight_layout()
             svg, png = io.StringIO(), io.BytesIO()
