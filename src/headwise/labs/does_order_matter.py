@@ -6,20 +6,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs import ordering
 from headwise.labs.judge import Interval, all_of, greater, interval, stated
 from headwise.labs.lab import (
     Chart,
     Lab,
     LabResult,
-    Outcome,
     Progress,
     Series,
     Sheet,
     Verdict,
     register,
 )
-from headwise.labs.lesson import say
+from headwise.labs.lesson import judged, say
+from headwise.labs.measures import does_order_matter as ordering
 from headwise.numerics import float64_allowance
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -105,7 +104,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     learned = [n for n, kind, _s in families if kind == "learned" and n in ordering.FAMILIES]
 
     outcomes = [
-        Outcome("B3.1", all_of(
+        judged("B3.1", all_of(
                 invariance(none["weights"], none["weights put back"], allowed),
                 invariance(none["outputs put back"], none["outputs put back"], allowed)),
             say(N_("shuffled, the weights change by {off:.2g} on average; put back on both axes "
@@ -116,12 +115,12 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 out=max(none["outputs put back"]), pool=max(none["pooled"]),
                 causal=_mean(causal["weights put back"])), "equivariance",
             say(N_("weights and outputs are permuted with the tokens; no causal mask"))),
-        Outcome("B3.2", _bag(pooled, allowed),
+        judged("B3.2", _bag(pooled, allowed),
             say(N_("over the 24 orders of 4 tokens the pooled output takes {none} value without "
                    "positions (spread {spread:.0e}), and {causal} with a causal mask"),
                 none=pooled["none"][1], spread=pooled["none"][0], causal=pooled["causal mask"][1]),
             "orders", say(N_("of the pooled output, without positions and without causality"))),
-        Outcome("B3.3", _sentences(worst, allowed),
+        judged("B3.3", _sentences(worst, allowed),
             say(N_("each character's vector is the same in 我爱你 and 你爱我 (to {same:.0e}), and "
                    "their sequence is reversed. With positions the largest change is {low:.2g} "
                    "({low_name}) to {high:.2g} ({high_name}); with a causal mask alone it is "
@@ -129,7 +128,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 same=max(worst["none"]), causal=_mean(worst["causal mask"]), **_range(worst)),
             "characters",
             say(N_("token by token, without positions and without a causal mask"))),
-        Outcome("B3.4", only_before_projection(places),
+        judged("B3.4", only_before_projection(places),
             say(N_("order changes the output by {x:.2g} with positions at X, {qk:.2g} on q and k "
                    "(rotary), {s:.2g} on the scores (ALiBi), and {m:.2g} with a causal mask and no "
                    "positions: X is one place of several"),
@@ -137,22 +136,23 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 qk=_mean(moved["rotary"]["outputs put back"]),
                 s=_mean(moved["ALiBi"]["outputs put back"]),
                 m=_mean(causal["outputs put back"])), "places"),
-        Outcome("B3.5", told_apart(shift, absolute, allowed),
+        judged("B3.5", told_apart(shift, absolute, allowed),
             say(N_("all positions shifted: scores change by up to {sin:.2g} (sinusoidal) and "
                    "{learned:.2g} (learned), and by {rope:.0e} (rotary), {alibi:.0e} (ALiBi) and "
                    "{bias:.0e} (relative bias)"),
                 sin=max(shift["sinusoidal"]), learned=max(shift["learned"]),
                 rope=max(shift["rotary"]), alibi=max(shift["ALiBi"]),
                 bias=max(shift["relative bias"])), "shift"),
-        Outcome("B3.6", generally_rotary(families),
+        judged("B3.6", generally_rotary(families),
             say(N_("tiny instances in transformers: rotary in {rotary}; learned positions in "
                    "{learned}. GPT-3 by its paper as GPT-2; newer closed GPTs are unpublished"),
                 rotary=", ".join(rotary) or "-", learned=", ".join(learned) or "-"),
             "families", say(N_("open models since about 2022; not GPT-2 and GPT-3"))),
-        Outcome("S11", all_of(told_apart(shift, absolute, allowed), *told),
+        judged("S11", all_of(told_apart(shift, absolute, allowed), *told),
             say(N_("five encodings run in the definition; each tells 我爱你 from 你爱我, and only "
                    "sinusoidal and learned ones react to a shift of all positions")), "places"),
     ]  # fmt: skip
+    progress(_("done"), 1.0)
     return LabResult(
         lab=LAB.name,
         params={**params, "shifts": list(shifts)},

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from headwise.errors import SpecError
-from headwise.labs import polarity, sameness
+from headwise.labs.figures.is_mine_the_same_as_pytorch import charts, sheets
 from headwise.labs.judge import all_of, stated, within
 from headwise.labs.lab import (
     Lab,
     LabResult,
-    Outcome,
     Progress,
     Verdict,
     register,
 )
-from headwise.labs.lesson import future, gap, lesson_layer, normal, official, padding, say
-from headwise.labs.sameness_figures import charts, sheets
+from headwise.labs.lesson import future, gap, judged, lesson_layer, normal, official, padding, say
+from headwise.labs.measures import is_mine_the_same_as_pytorch as sameness
+from headwise.labs.measures import what_true_means as polarity
 from headwise.numerics import float64_allowance
 from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
@@ -151,16 +151,16 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     refused = [name for name, is_refused, _gap, _nan in dtypes if is_refused]
 
     outcomes = [
-        Outcome("A6.1", all_of(within(right_order, small), stated(min(wrong_orders) > small)),
+        judged("A6.1", all_of(within(right_order, small), stated(min(wrong_orders) > small)),
             say(N_("forward difference {right:.1e} after copying the weights as the course does; "
                    "with the blocks in another order between {low:.2g} and {high:.2g}"),
                 right=right_order, low=min(wrong_orders), high=max(wrong_orders)), "block-order"),
-        Outcome("A5.3", all_of(within(right_order, small), stated(min(wrong_orders) > small)),
+        judged("A5.3", all_of(within(right_order, small), stated(min(wrong_orders) > small)),
             say(N_("of the 6 orders of the blocks only q, k, v matches nn.MultiheadAttention "
                    "({right:.1e}); the others are off by at least {low:.2g}. Other code bases pack "
                    "per head or as q, v, k"), right=right_order, low=min(wrong_orders)),
             "block-order"),
-        Outcome("A6.2", all_of(all_within, stated(literal["forward"] < small)),
+        judged("A6.2", all_of(all_within, stated(literal["forward"] < small)),
             say(N_("run literally: forward {f:.1e}, gradient {g:.1e}. Over {n} draws, padding and "
                    "parameter gradients included: output {f64:.1e} / {f32:.1e} / {bf16:.1e} and "
                    "gradients {g64:.1e} / {g32:.1e} / {g16:.1e} in float64 / float32 / bfloat16, "
@@ -169,22 +169,22 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 f64=forward["float64"], f32=forward["float32"], bf16=forward["bfloat16"],
                 g64=backward["float64"], g32=backward["float32"], g16=backward["bfloat16"]),
             "differences"),
-        Outcome("A9.4", all_within,
+        judged("A9.4", all_within,
             say(N_("{n} comparisons over dtype, mask, part and implementation, all against "
                    "float64: the largest uses {share:.0%} of its allowance"),
                 n=len(rows), share=max(r["error"] / r["allowed"] for r in rows)), "precision"),
-        Outcome("A6.3", stated(literal["inverted"] > 1e6 * small),
+        judged("A6.3", stated(literal["inverted"] > 1e6 * small),
             say(N_("with the opposite mask the difference jumps from {right:.1e} to {wrong:.2g}: "
                    "True forbids"), right=literal["forward"], wrong=literal["inverted"]),
             "conventions"),
-        Outcome("A6.4", _paths_verdict(paths, small),
+        judged("A6.4", _paths_verdict(paths, small),
             say(N_("need_weights on and off differ by {gap:.1e} on ordinary rows; on an empty row "
                    "{nan:.0%} of the numbers are NaN with weights and {zero:.0%} without "
                    "(the largest is {size:.1g} there)"),
                 gap=paths["ordinary"], nan=paths["nan_with"], zero=paths["nan_without"],
                 size=paths["size_without"]),
             "precision", say(N_("every row sees a key"))),
-        Outcome("A6.5", _sizes_verdict(axis, literal["forward"], small),
+        judged("A6.5", _sizes_verdict(axis, literal["forward"], small),
             say(N_("run as given: {gap:.1e}. Here T is not H: of {n} faults that show anywhere, "
                    "this input shows {seen}. A padding mask on the wrong axis raises at T ≠ H "
                    "({raises}) and is accepted with wrong numbers at T = H ({silent})"),
@@ -192,63 +192,64 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 raises="✓" if axis["left-padding"] == "raises" else "✗",
                 silent="✓" if axis["T=H"] == "silently wrong" else "✗"), "sizes",
             say(N_("for faults that show at these sizes; run T = H, T = B and B = H as well"))),
-        Outcome("A6.6", gradient_test(back["sum"], back["random"], small),
+        judged("A6.6", gradient_test(back["sum"], back["random"], small),
             say(N_("a backward pass that reverses the incoming gradient in time moves the gradient "
                    "of x by {zero:.1e} under sum() and by {seen:.2g} under a random upstream: ones "
                    "look the same in every order"), zero=back["sum"], seen=back["random"]),
             "faults", say(N_("use a random upstream gradient: (y * g).sum()"))),
-        Outcome("A6.7", separates(right_margins, list(margins.values())),
+        judged("A6.7", separates(right_margins, list(margins.values())),
             say(N_("the derived allowance passes every right layer (they use at most {used:.1%} of "
                    "it) and fails each of {n} faults (the smallest by a factor of {low:.1e}). The "
                    "course gives no number for small enough; from {lo:.0e} to {hi:.0e} every "
                    "tolerance would do here in float64"),
                 used=max(right_margins, default=0.0), n=len(codes), low=min(margins.values()),
                 lo=max(s.error for s in right), hi=_least_error(of_code)), "tolerance"),
-        Outcome("A6.8", stated(share > 0),
+        judged("A6.8", stated(share > 0),
             say(N_("{quiet} of {n} faults that change this layer's numbers ({share:.0%}) return "
                    "the right output shape"), quiet=len(quiet), n=len(codes), share=share),
             "faults"),
-        Outcome("A4.6", opposite_meanings([r["measured"] for r in meanings]),
+        judged("A4.6", opposite_meanings([r["measured"] for r in meanings]),
             say(N_("measured: True hides in nn.MultiheadAttention (weight {mha:.0f}) and shows in "
                    "scaled_dot_product_attention (weight {sdpa:.0f}). By their records: Keras, "
                    "JAX, Hugging Face and ONNX True = look"),
                 mha=meanings[1]["weight"], sdpa=meanings[2]["weight"]), "conventions"),
-        Outcome("A4.7", stated(min(m[2] for m in mistakes) > small),
+        judged("A4.7", stated(min(m[2] for m in mistakes) > small),
             say(N_("each of {n} masks read with the wrong convention moves the result, by at "
                    "least {low:.2g}, and nothing raises. In the course's layer True = hide"),
                 n=len(mistakes), low=min(m[2] for m in mistakes)), "mistakes"),
-        Outcome("A5.1", _assert_verdict(plain[0], optimised[0]),
+        judged("A5.1", _assert_verdict(plain[0], optimised[0]),
             say(N_("10 channels over 3 heads: refused by python ({first}), accepted by python -O "
                    "(head size {second}), which drops assertions. A real error stays and names "
                    "both: {error}"), first=plain[1], second=optimised[1], error=real_error()),
             "mask-dtypes", say(N_("python without -O; raise an error instead of asserting"))),
-        Outcome("A5.2", all_of(stated(sizes["count"] == sizes["formula"] == sizes["official"]),
+        judged("A5.2", all_of(stated(sizes["count"] == sizes["formula"] == sizes["official"]),
                                within(sizes["fused"], small)),
             say(N_("{count:,} parameters for D = {d}, which is 4·D² and what nn.MultiheadAttention "
                    "has; the fused projection equals three products to {gap:.1e}"),
                 count=sizes["count"], d=params["wide"], gap=sizes["fused"]), "precision"),
-        Outcome("A5.7", _dtype_verdict(dtypes),
+        judged("A5.7", _dtype_verdict(dtypes),
             say(N_("bool is accepted; {refused} raise. A bool mask with the opposite meaning is "
                    "accepted too: without causality the numbers are off by {gap:.2g}, with it "
                    "{nan} of 7 real rows are NaN"),
                 refused=", ".join(refused), gap=bad_keys[0][2], nan=bad_keys[1][3]),
             "mask-dtypes", say(N_("the mask is bool and True means hide"))),
-        Outcome("A5.15", all_of(within(literal["forward"], small), stated(bool(codes))),
+        judged("A5.15", all_of(within(literal["forward"], small), stated(bool(codes))),
             say(N_("it runs as it is and equals nn.MultiheadAttention to {gap:.1e}. A full layer "
                    "has besides: a causal switch, biases, dropout, a cache, cross attention, "
                    "grouped heads, values of another width"), gap=literal["forward"]),
             "differences", None),
-        Outcome("S2", all_of(*(within(r["error"], r["allowed"]) for r in exact
+        judged("S2", all_of(*(within(r["error"], r["allowed"]) for r in exact
                                if r["kind"] == "official")),
             say(N_("output and all gradients within the allowance in float64, causal and padded; "
                    "largest error {gap:.1e}"),
                 gap=max(r["error"] for r in exact if r["kind"] == "official")), "precision"),
-        Outcome("S3", all_of(*(within(r["error"], r["allowed"]) for r in exact
+        judged("S3", all_of(*(within(r["error"], r["allowed"]) for r in exact
                                if r["kind"] == "lesson")),
             say(N_("the course's layer equals the definition in float64 within the allowance; "
                    "largest error {gap:.1e}"),
                 gap=max(r["error"] for r in exact if r["kind"] == "lesson")), "precision"),
     ]  # fmt: skip
+    progress(_("done"), 1.0)
     return LabResult(
         lab=LAB.name,
         params=dict(params),

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from headwise.labs.lab import Phrase, Value
+from headwise.labs.lab import Outcome, Phrase, Value, Verdict
 from headwise.reference import Parameters
 from headwise.spec import AttentionSpec
 
@@ -132,3 +132,15 @@ def gap(a: Tensor, b: Tensor) -> float:
 def say(text: str, **fields: Value) -> Phrase:
     """A phrase from a marked text and its numbers."""
     return Phrase(text, fields)
+
+
+def judged(
+    claim: str,
+    verdict: Verdict,
+    measured: Phrase,
+    figure: str,
+    conditions: Phrase | None = None,
+) -> Outcome:
+    """An outcome; conditions are kept only where the verdict speaks of them."""
+    kept = conditions if verdict == "holds-under-conditions" else None
+    return Outcome(claim, verdict, measured, figure, kept)

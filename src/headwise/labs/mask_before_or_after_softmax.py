@@ -9,20 +9,19 @@ from typing import Any
 
 import torch
 
-from headwise.labs import hiding
 from headwise.labs.judge import all_of, greater, interval, stated
 from headwise.labs.lab import (
     Chart,
     Lab,
     LabResult,
-    Outcome,
     Progress,
     Series,
     Sheet,
     Verdict,
     register,
 )
-from headwise.labs.lesson import say
+from headwise.labs.lesson import judged, say
+from headwise.labs.measures import mask_before_or_after_softmax as hiding
 from headwise.numerics import eps
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -98,7 +97,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     zero_diagonal, one_diagonal = diagonals[0], diagonals[1]
     mean = interval(after)
     outcomes = [
-        Outcome("A2.8", any_large_number(fills),
+        judged("A2.8", any_large_number(fills),
             say(N_("weight of the hidden keys, float32. −∞, finfo.min, −1e9, −1e4: {ok:.0f} on "
                    "ordinary scores; −1e4 filled in where scores lie near −2e4: {lost:.2g}; −1e4 "
                    "added to hidden scores near +2e4: {added:.2g}; ±1e-9: up to {none:.2g}. An "
@@ -115,7 +114,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
             "fills",
             say(N_("rows that see a key, scores well above the number, and a number that the dtype "
                    "can hold, written once"))),
-        Outcome("A2.9", must_come_before(before, after, again, allowed),
+        judged("A2.9", must_come_before(before, after, again, allowed),
             say(N_("masked before, rows sum to 1 (off by {off:.0e}) and hidden keys move visible "
                    "weights by {still:.0f}; masked after, they sum to {mean:.2g} [{low:.2g}, "
                    "{high:.2g}] and move by up to {moved:.2g}. Renormalised, they equal masking "
@@ -124,7 +123,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 mean=mean.mean, low=mean.low, high=mean.high,
                 moved=max(r["reach_after"] for r in orders), again=max(again)),
             "row-sums", say(N_("unless the row is renormalised, and apart from underflow"))),
-        Outcome("A10.2", all_of(greater(before, after),
+        judged("A10.2", all_of(greater(before, after),
                                 renormalising_equals(again, allowed, nan_at["float64"])),
             say(N_("after the softmax the sums are {mean:.2g} on average ({least:.2g} at least); "
                    "renormalising equals masking before to {again:.0e} in float64 and {single:.0e} "
@@ -135,24 +134,25 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 single=small32, g64=nan_at["float64"], g32=nan_at["float32"],
                 g16=nan_at["float16"]),
             "renormalising", say(N_("visible weights do not underflow, and the row is not empty"))),
-        Outcome("A4.2", all_of(stated(literal), stated(strict)),
+        judged("A4.2", all_of(stated(literal), stated(strict)),
             say(N_("all 16 entries equal the additive form of our causal mask ({same}); the −∞ lie "
                    "strictly above the diagonal ({strict})"),
                 same=_mark(literal), strict=_mark(strict)), "diagonals"),
-        Outcome("A5.8", _last_axis(axes),
+        judged("A5.8", _last_axis(axes),
             say(N_("distance of a query's sum from 1: {keys:.0e} over the last axis, {queries:.2g} "
                    "over the queries, {heads:.2g} over the heads"), **axes), "axes",
             say(N_("rows that see a key"))),
-        Outcome("B4.2", strictly_upper(diagonals),
+        judged("B4.2", strictly_upper(diagonals),
             say(N_("diagonal=0 hides each token from itself: {nan:.0f} row of 4 is NaN; with "
                    "diagonal=1 {none:.0f}; with diagonal=2 the next token is seen (weight up to "
                    "{leak:.2g})"),
                 nan=zero_diagonal[1], none=one_diagonal[1], leak=diagonals[2][2]),
             "diagonals", say(N_("strictly upper triangular: without the diagonal"))),
-        Outcome("B4.3", stated(one_diagonal[3] == 0 and one_diagonal[2] == 0),
+        judged("B4.3", stated(one_diagonal[3] == 0 and one_diagonal[2] == 0),
             say(N_("largest weight of a later token: {hidden:.0f}, exactly"),
                 hidden=one_diagonal[3]), "diagonals"),
     ]  # fmt: skip
+    progress(_("done"), 1.0)
     return LabResult(
         lab=LAB.name,
         params=dict(params),

@@ -7,20 +7,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs import placing
 from headwise.labs.judge import all_of, interval, stated
 from headwise.labs.lab import (
     Chart,
     Lab,
     LabResult,
-    Outcome,
     Progress,
     Series,
     Sheet,
     Verdict,
     register,
 )
-from headwise.labs.lesson import say
+from headwise.labs.lesson import judged, say
+from headwise.labs.measures import padding_mask_on_the_wrong_axis as placing
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
@@ -101,23 +100,23 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     right_free = moves["right axis", "not causal"]
 
     outcomes = [
-        Outcome("A4.3", "holds-under-conditions" if shapes["gap"] == 0
+        judged("A4.3", "holds-under-conditions" if shapes["gap"] == 0
                 and not shapes["fits_one_query"] else stated(shapes["gap"] == 0),
             say(N_("[T,T], [1,1,T,T] and the expanded mask give results that differ by {gap:.0e}; "
                    "bytes for B 3, H 4, T 6: {small} and {large}. With one query and a cache the "
                    "square mask does not fit"), gap=shapes["gap"],
                 small=shapes["bytes"]["[1,1,T,T]"], large=shapes["bytes"]["[B,H,T,T]"]),
             "masks-needed", say(N_("as many queries as keys; else say where the queries sit"))),
-        Outcome("A4.4", only_place(free),
+        judged("A4.4", only_place(free),
             say(N_("real rows move by {right:.0f} with [B,1,1,T] when pad tokens change, and on "
                    "average by {query:.2g} with [B,1,T,1] and {head:.2g} with [B,T,1,1]"),
                 right=max(right_free), query=interval(free["query axis"]).mean,
                 head=interval(free["head axis, finite fill"]).mean), "real-rows-move"),
-        Outcome("A4.5", all_of(stated(max(right_free) == 0), stated(finite)),
+        judged("A4.5", all_of(stated(max(right_free) == 0), stated(finite)),
             say(N_("changing padded inputs moves real rows by {gap:.0f}, to the bit. Padded "
                    "queries still give rows (up to {size:.2g}), which the loss must skip"),
                 gap=max(right_free), size=largest), "real-rows-move"),
-        Outcome("A4.8", matters(needed),
+        judged("A4.8", matters(needed),
             say(N_("change of real rows by the padding mask under causality: right padding "
                    "{right:.0f}, left {left:.2g}, middle {middle:.2g}; without causality right "
                    "{free:.2g}. Left padding leaves {empty} rows empty"),
@@ -126,7 +125,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 empty=next(e for n, c, _change, e in needed if n == "left" and c)),
             "masks-needed",
             say(N_("without causality, or with padding on the left or in the middle"))),
-        Outcome("A5.10", any_mask(poison),
+        judged("A5.10", any_mask(poison),
             say(N_("left padding: {rows:.0%} of the padded rows' numbers are NaN; with a loss on "
                    "real rows alone, {o:.0%} of the gradient of W_o, {v:.0%} of that of W_v and "
                    "{x:.0%} of that of x in the padded sample are NaN, {q:.0%} and {k:.0%} of "
@@ -135,19 +134,19 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 v=left["gradient of W_v"], x=left["gradient of x, padded sample"],
                 q=left["gradient of W_q"], k=left["gradient of W_k"], err=left["real_error"]),
             "nan-share"),
-        Outcome("A9.5", stated(len(wrong) > 0 and len(kinds) > 1),
+        judged("A9.5", stated(len(wrong) > 0 and len(kinds) > 1),
             say(N_("[B,T,1,1] in {n} runs over {sizes} sizes, 4 ways and 2 fills: {raises} raise, "
                    "{later} fail later, {silent} are silently wrong, {right} are right (T = 1)"),
                 n=len(wrong), sizes=len(sizes), raises=kinds["raises"],
                 later=kinds["fails later"], silent=kinds["silently wrong"],
                 right=kinds["right"]), "wrong-axis-grid"),
-        Outcome("A9.6", may_broadcast(wrong),
+        judged("A9.6", may_broadcast(wrong),
             say(N_("silent at (B,T,H) = {silent}, where T = H. With H = 1 an out-of-place fill "
                    "grows the scores and the error comes later, in view: {message}"),
                 silent=", ".join(map(str, silent)),
                 message=later[0]["message"] if later else "-"), "wrong-axis-grid",
             say(N_("T = H or T = 1 (and with H = 1 the error comes late)"))),
-        Outcome("A9.7", stated(heads["uniform"] < 1e-12
+        judged("A9.7", stated(heads["uniform"] < 1e-12
                                and bool((heads["cells"]["wrong"][2:] == 1).all())),
             say(N_("it hides heads 2 and 3 of the sample with pad tokens 2 and 3, for all queries "
                    "and keys, and no key in the others. −∞: {nan:.0%} of the sample is NaN. A "
@@ -156,7 +155,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                    "uniform to {low:.0e} in float32"),
                 nan=heads["nan"], uni=heads["uniform"], fut=heads["future"],
                 same=heads["float64 unmasked"], low=heads["float32 uniform"]), "hidden-cells"),
-        Outcome("A9.8", _proof(moves),
+        judged("A9.8", _proof(moves),
             say(N_("T = H = 4, two real tokens, pad tokens changed: real rows move by {wrong:.2g} "
                    "[{low:.2g}, {high:.2g}] on the wrong axis and by {right:.0f} on the right one. "
                    "Under causality with right padding no mask at all gives {trap:.0f} too"),
@@ -166,6 +165,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
             "real-rows-move",
             say(N_("T = H and a finite fill; left padding or no causality for the counter-check"))),
     ]  # fmt: skip
+    progress(_("done"), 1.0)
     return LabResult(
         lab=LAB.name,
         params={**params, "sizes": [list(s) for s in sizes]},

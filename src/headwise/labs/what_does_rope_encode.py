@@ -10,20 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.labs import turning
 from headwise.labs.judge import Interval, all_of, greater, interval, stated, within
 from headwise.labs.lab import (
     Chart,
     Lab,
     LabResult,
-    Outcome,
     Progress,
     Series,
     Sheet,
     Verdict,
     register,
 )
-from headwise.labs.lesson import say
+from headwise.labs.lesson import judged, say
+from headwise.labs.measures import what_does_rope_encode as turning
 from headwise.numerics import eps, float64_allowance
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -97,7 +96,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     small, large = bases[0], bases[-1]
 
     outcomes = [
-        Outcome("B3.7", all_of(both, *(acts_on_scores(s) for s in stages.values()),
+        judged("B3.7", all_of(both, *(acts_on_scores(s) for s in stages.values()),
                                *(within(r["norm"], allowed) for r in relative.values())),
             say(N_("at {count} pairs of positions up to 5,000 the score depends on m − n alone, to "
                    "{off:.0e}, in both pairings; exchanging m and n changes it by {sign:.2g} on "
@@ -106,7 +105,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 count=params["places"], off=off, sign=relative["halves"]["sign"],
                 norm=max(r["norm"] for r in relative.values()),
                 v=max(max(s["v"], s["q_flat"], s["k_flat"]) for s in stages.values())), "stages"),
-        Outcome("B3.8", decays(profiles),
+        judged("B3.8", decays(profiles),
             say(N_("no decay term. q = k = 1: falls on average, yet rises in {rises:,} of "
                    "{steps:,} steps and changes sign {signs} times. Random q and k: the spread is "
                    "{near:.2g} at distance 0 and {far:.2g} at {last:,}. k turned by {turn}: the "
@@ -118,17 +117,18 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 turn=turning.TURN, peak=peak, first=limit[0], bound=limit[-1],
                 brises=turning.course(limit)["rises"], alibi=alibi["rises"],
                 asteps=alibi["steps"]), "three-inputs"),
-        Outcome("B9.2", chain,
+        judged("B9.2", chain,
             say(N_("the course promises a derivation and leaves it out. Ours has {n} steps, from "
                    "the plane to the frequencies; the largest gap between two sides is {gap:.0e}"),
                 n=len(steps), gap=max(s.error for s in steps)), "derivation"),
-        Outcome("S10", all_of(both, chain, within(pairs["permutation"], allowed)),
+        judged("S10", all_of(both, chain, within(pairs["permutation"], allowed)),
             say(N_("both pairings run and agree after a permutation of channels (to {perm:.0e}; "
                    "with permuted weights the whole layer to {layer:.0e}); the wrong pairing on "
                    "the same weights changes the output by {wrong:.2g}"),
                 perm=pairs["permutation"], layer=pairs["weights_permuted"], wrong=pairs["wrong"]),
             "pairings"),
     ]  # fmt: skip
+    progress(_("done"), 1.0)
     return LabResult(
         lab=LAB.name,
         params={**params, "bases": list(params["bases"])},

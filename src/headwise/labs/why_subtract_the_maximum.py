@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 
-from headwise.labs import overflowing
 from headwise.labs.judge import all_of, stated, within
 from headwise.labs.lab import (
     Chart,
     Lab,
     LabResult,
-    Outcome,
     Phrase,
     Progress,
     Series,
@@ -23,7 +21,8 @@ from headwise.labs.lab import (
     Verdict,
     register,
 )
-from headwise.labs.lesson import say
+from headwise.labs.lesson import judged, say
+from headwise.labs.measures import why_subtract_the_maximum as overflowing
 from headwise.numerics import eps
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -99,7 +98,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     matches = all_of(within(same["direct"], allowed), within(same["torch"], allowed))
 
     outcomes = [
-        Outcome("B7.1", never_directly(libraries),
+        judged("B7.1", never_directly(libraries),
             say(N_("float16, logits of several hundred: torch.softmax finite {soft}, SDPA finite "
                    "{sdpa}, exp taken directly finite {direct}. Libraries subtract the maximum; "
                    "hand-written code often does not (fault X04)"),
@@ -107,28 +106,29 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                 sdpa=_mark(libraries["scaled_dot_product_attention"]),
                 direct=_mark(libraries["direct"])), "libraries",
             say(N_("of library code"))),
-        Outcome("B7.2", overflows(limits),
+        judged("B7.2", overflows(limits),
             say(N_("exp is finite at {h0:.6g} and infinite at {h1:.6g} in float16, {f0:.7g} and "
                    "{f1:.7g} in float32, {b0:.4g} and {b1:.4g} in bfloat16. The sum overflows "
                    "earlier: {n} times e^10 in float16"),
                 h0=h["finite"], h1=h["infinite"], f0=f["finite"], f1=f["infinite"],
                 b0=b["finite"], b1=b["infinite"], n=copies), "limits"),
-        Outcome("B7.3", stated(h["largest"] == 65504),
+        judged("B7.3", stated(h["largest"] == 65504),
             say(N_("the largest finite float16 is {x:.0f}"), x=h["largest"]), "limits"),
-        Outcome("B7.4", all_of(within(same["torch"], allowed), stated(wrong == 1.0),
+        judged("B7.4", all_of(within(same["torch"], allowed), stated(wrong == 1.0),
                                stated(bool(right.isfinite().all()))),
             say(N_("run literally it equals torch.softmax to {gap:.0e}. After the mask, that is: "
                    "subtracted before masking, a hidden score {g32:.4g} above the visible ones "
                    "(float32) or {g16:.4g} (float16) makes the row NaN"),
                 gap=same["torch"], g32=edges["float32"], g16=edges["float16"]), "order"),
-        Outcome("B7.5", matches,
-            say(N_("float64: equal to torch to {torch:.0e} and to exp over its sum to {direct:.0e}"),
+        judged("B7.5", matches,
+            say(N_("in float64 equal to torch to {torch:.0e}, to exp over its sum to "
+                   "{direct:.0e}"),
                 torch=same["torch"], direct=same["direct"]), "agreement"),
-        Outcome("B7.6", largest_exponent(same["exponent"], same["exponential"]),
+        judged("B7.6", largest_exponent(same["exponent"], same["exponential"]),
             say(N_("the largest exponent is {x:.0f}, the largest exponential {e:.0f}"),
                 x=same["exponent"], e=same["exponential"]), "agreement",
             say(N_("read as: the largest exponential"))),
-        Outcome("B7.7", ruled_out([*broken, half["late_nan"], empty]),
+        judged("B7.7", ruled_out([*broken, half["late_nan"], empty]),
             say(N_("finite scores never break it ({none:.0%} of rows over all scales). But float16 "
                    "scores of 64 products of 40·40 are {late} before the softmax: {nan:.0%} NaN "
                    "(scaling q first: {early:.0f}, finite); a row of −∞ gives {empty:.0%} NaN; and "
@@ -136,24 +136,25 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                    "in float32"),
                 none=max(broken), late=half["late"], nan=half["late_nan"], early=half["early"],
                 empty=empty, zero=h["zero"], zero32=f["zero"]), "not-cured"),
-        Outcome("B7.8", matches,
+        judged("B7.8", matches,
             say(N_("moderate scores in float64: equal to {gap:.0e}, not bit for bit ({bits:.0%} of "
                    "the weights have the same bits). In tiles, with a running maximum: {t64:.0e} "
                    "in float64, {t32:.0e} in float32"),
                 gap=same["direct"], bits=same["same_bits"], t64=in64, t32=in32), "online"),
-        Outcome("B8.6", all_of(stated(trace["after_mask"] == 0), stated(trace["subtracted"] == 0),
+        judged("B8.6", all_of(stated(trace["after_mask"] == 0), stated(trace["subtracted"] == 0),
                                stated(trace["top"] == 0)),
             say(N_("our trace holds the row maximum and the shifted scores; the maximum is that of "
                    "the visible scores ({after:.0f} apart; {before:.2g} from that of all), so the "
                    "step stands after the mask, and the largest shifted score is {top:.0f}"),
                 after=trace["after_mask"], before=trace["before_mask"], top=trace["top"]),
             "agreement"),
-        Outcome("S18", all_of(stated(h["largest"] == 65504), overflows(limits)),
+        judged("S18", all_of(stated(h["largest"] == 65504), overflows(limits)),
             say(N_("float16 ends at {x:.0f}, exp overflows at {h1:.6g}; bfloat16 reaches {b:.1e} "
                    "and overflows at {b1:.4g}, with {digits:.0f} times coarser steps"),
                 x=h["largest"], h1=h["infinite"], b=b["largest"], b1=b["infinite"],
                 digits=eps(torch.bfloat16) / eps(torch.float16)), "limits"),
     ]  # fmt: skip
+    progress(_("done"), 1.0)
     return LabResult(
         lab=LAB.name,
         params={**params, "scales": list(scales), "tiles": list(sizes)},
@@ -206,7 +207,7 @@ def _charts(
 ) -> list[Chart]:
     names = [overflowing.name_of(t) for t in overflowing.DTYPES]
     share = {(r["scale"], r["dtype"]): r["broken"] for r in sweep if r["method"] == "direct"}
-    shown = [s for s in scales if s <= 256]
+    shown = [s for s in scales if s <= 2048]
     subtracted = [
         max(100.0 * r["broken"] for r in sweep if r["scale"] == s and r["method"] != "direct")
         for s in shown
@@ -217,11 +218,13 @@ def _charts(
             "overflow", "line",
             say(N_("Taken directly, exp breaks rows from a spread of {first:.3g} on (float16)"),
                 first=first),
-            say(N_("standard deviation of the scores")), say(N_("rows with NaN, % (95 % interval)")),
+            say(N_("standard deviation of the scores")),
+            say(N_("rows with NaN, % (95 % interval)")),
             say(N_("Two lines rise from 0 to 100 %: float16 first, float32 and bfloat16 together "
                    "later. With the maximum subtracted all stay at 0.")),
             series=[
-                _shares(say(N_("direct, float16")), shown, [share[s, "float16"] for s in shown], rows),
+                _shares(say(N_("direct, float16")), shown,
+                        [share[s, "float16"] for s in shown], rows),
                 _shares(say(N_("direct, float32 and bfloat16")), shown,
                         [max(share[s, n] for n in ("float32", "bfloat16")) for s in shown], rows),
                 Series(say(N_("maximum subtracted, every precision")), shown, subtracted,

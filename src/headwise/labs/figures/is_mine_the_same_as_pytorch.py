@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs import sameness
 from headwise.labs.lab import Chart, Series, Sheet
 from headwise.labs.lesson import say
+from headwise.labs.measures import is_mine_the_same_as_pytorch as sameness
 from headwise.texts import mark as N_
 
 
