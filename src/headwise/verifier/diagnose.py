@@ -11,12 +11,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from headwise.reference import Inputs, Parameters, Trace, attend
-from headwise.spec import AttentionSpec
+from headwise.spec import Alibi, AttentionSpec, Rope
 from headwise.verifier.cases import Case
 from headwise.verifier.faults import FAULTS, Fault, Variant
 from headwise.verifier.faults.masking import filled
@@ -100,7 +101,14 @@ class Search:
 
     def predict(self, theory: Theory, case: Case) -> Trace | Exception:
         """The theory's trace on a case."""
-        return self.session.predict(case, theory.reading, theory.variant)
+        return self.session.predict(case, theory.reading, self.variant_on(theory, case))
+
+    def variant_on(self, theory: Theory, case: Case) -> Variant:
+        """The theory's faults as one, without those that have nothing to do on a case."""
+        if len(theory.variants) < 2:
+            return theory.variant
+        kept = tuple(v for v in theory.variants if self.session.applies(case, theory.reading, v))
+        return Theory(theory.reading, variants=kept).variant
 
     def agrees(self, theory: Theory, case: Case) -> bool:
         """Whether rounding explains the difference on a case."""
@@ -118,7 +126,29 @@ class Search:
     # -------------------------------------------------------------- readings
     def matching_readings(self, readings: Iterable[Reading], cases: list[Case]) -> list[Reading]:
         """Readings under which the definition agrees on the given cases."""
-        return [r for r in readings if self.explains(Theory(r), cases)]
+        if [case.inputs.kv_len for case in cases] != [1]:
+            return [r for r in readings if self.explains(Theory(r), cases)]
+        known: dict[Any, bool] = {}
+        found = []
+        for reading in readings:
+            positions = reading.spec.positions
+            # at one position no rotation turns, no bias penalises, and no mask hides
+            relative = positions is None or isinstance(positions, Rope | Alibi)
+            key = (
+                reading.layout.name,
+                reading.time_first,
+                reading.tensor_layout,
+                reading.style,
+                reading.spec.qk_norm and reading.spec.qk_norm.kind,
+                reading.spec.qk_norm and reading.spec.qk_norm.eps,
+                reading.spec.sinks,
+                None if relative else positions,
+            )
+            if key not in known:
+                known[key] = self.explains(Theory(reading), cases)
+            if known[key]:
+                found.append(reading)
+        return found
 
     # -------------------------------------------------------------- faults
     def variants(self, spec: AttentionSpec) -> list[tuple[Fault, Variant]]:
@@ -227,9 +257,7 @@ class Search:
         if found is not None:
             yield FAULTS["R03"], with_base(reading.spec, math.exp(found))
 
-    def fitted_fill(
-        self, reading: Reading, failing: list[Case]
-    ) -> Iterator[tuple[Fault, Variant]]:
+    def fitted_fill(self, reading: Reading, failing: list[Case]) -> Iterator[tuple[Fault, Variant]]:
         """M14 with the number that fits best where hidden keys are seen, if one fits."""
         for case in failing:
             outcome = self.session.outcome(case, reading)
@@ -246,8 +274,12 @@ class Search:
                     )
                     if isinstance(trace, Exception):
                         return None
-                    chosen = rows if trace.output.dim() == 3 else rows[:, None].expand(  # noqa: B023
-                        trace.output.shape[:3]
+                    chosen = (
+                        rows
+                        if trace.output.dim() == 3
+                        else rows[:, None].expand(  # noqa: B023
+                            trace.output.shape[:3]
+                        )
                     )
                     return trace.output[chosen]
 
@@ -259,25 +291,50 @@ class Search:
             return
 
     def pairs(self, readings: list[Reading], failing: list[Case]) -> list[Theory]:
-        """Two faults at once that explain every case; one of them must show on the first failing
-        case.
+        """Two faults at once that explain every case.
+
+        One of them must show on the first failing case. Variants that give the same numbers there
+        stand for each other until a pair agrees on it.
         """
         for reading in readings:
             here = [(f, v) for f, v in self.variants(reading.spec) if v.around is None]
             first = failing[0]
+            order = failing + [c for c in self.cases if c not in failing]
             starts = [(f, v) for f, v in here if self.changes(Theory(reading, (f,), (v,)), first)]
             alone = [(f, v) for f, v in starts if self.agrees(Theory(reading, (f,), (v,)), first)]
-            for group, partners in ((alone, here), (starts, starts)):
+            same = self._alike(reading, starts, first)
+            heads = [group[0] for group in same]
+            for group, partners in ((alone, here), (heads, heads)):
                 for (f, v), (g, w) in itertools.product(group, partners):
-                    if time.monotonic() > self.deadline:
+                    if time.process_time() > self.deadline:
                         return []
                     if f.code == g.code or set(v.replace) & set(w.replace):
                         continue
-                    theory = Theory(reading, (f, g), (v, w))
-                    order = failing + [c for c in self.cases if c not in failing]
-                    if self.explains(theory, order):
-                        return [self._in_order(theory)]
+                    if not self.agrees(Theory(reading, (f, g), (v, w)), first):
+                        continue
+                    firsts = next((x for x in same if group is heads and x[0][1] is v), [(f, v)])
+                    seconds = next((x for x in same if group is heads and x[0][1] is w), [(g, w)])
+                    for (h, x), (i, y) in itertools.product(firsts, seconds):
+                        theory = Theory(reading, (h, i), (x, y))
+                        if h.code != i.code and self.explains(theory, order):
+                            return [self._in_order(theory)]
         return []
+
+    def _alike(
+        self, reading: Reading, options: list[tuple[Fault, Variant]], case: Case
+    ) -> list[list[tuple[Fault, Variant]]]:
+        """Variants of the same stages, grouped by the numbers that they give on a case."""
+        groups: dict[Any, list[tuple[Fault, Variant]]] = {}
+        for fault, variant in options:
+            predicted = self.predict(Theory(reading, (fault,), (variant,)), case)
+            if isinstance(predicted, Exception):
+                key: Any = type(predicted)
+            else:
+                key = tuple(
+                    round(x, 9) for x in predicted.output.nan_to_num(77.0).flatten().tolist()
+                )
+            groups.setdefault((frozenset(variant.replace), key), []).append((fault, variant))
+        return list(groups.values())
 
     def _in_order(self, theory: Theory) -> Theory:
         pairs = sorted(

@@ -26,7 +26,7 @@ from headwise.verifier.evidence_texts import head_axis_evidence
 from headwise.verifier.faults import FAULTS, Fault, Variant
 from headwise.verifier.properties import looks_ahead
 from headwise.verifier.readings import base_spec, layouts_of, readings
-from headwise.verifier.session import Reading, Session
+from headwise.verifier.session import Reading, Session, gap
 from headwise.verifier.subject import Subject
 from headwise.verifier.target import place_in
 
@@ -382,28 +382,38 @@ class Engine:
     def _search_faults(self, plain: list[Case], masked: list[Case]) -> Diagnosis:
         """Faults that explain every case; pairs if no single one does."""
         chosen = self._likely_readings(plain)
-        started = time.monotonic()
-        for reading in chosen:
-            if reading is not chosen[0] and time.monotonic() > started + SINGLE_SECONDS:
-                break
+        started = time.process_time()
+        for reading, fitted in [(r, False) for r in chosen] + [(r, True) for r in chosen[:2]]:
+            late = time.process_time() > started + SINGLE_SECONDS * (1.5 if fitted else 1.0)
+            if late and reading is not chosen[0]:
+                continue
             failing = [c for c in plain if not self.search.agrees(Theory(reading), c)]
             if not failing and plain:
                 continue
-            theories = self._single_on(reading, failing, plain)
+            theories = self._single_on(reading, failing, plain, fitted=fitted)
             for theory in theories:
                 complete = self._extend(theory, masked)
                 if complete is not None:
                     same = [t for t in theories if self._extend(t, masked) is not None]
                     return self._done(complete, tuple(t.codes[0] for t in same))
-        self.search.deadline = time.monotonic() + PAIR_SECONDS
+        self.search.deadline = time.process_time() + PAIR_SECONDS
         paired = self._pairs(chosen, plain, masked)
         if paired is not None:
             return self._done(paired, paired.codes)
         reading = self._styled_default(chosen[0], masked)
         return self._done(None, (), reading)
 
-    def _single_on(self, reading: Reading, failing: list[Case], cases: list[Case]) -> list[Theory]:
-        """Single faults that explain all unmasked cases, most specific first."""
+    def _single_on(
+        self, reading: Reading, failing: list[Case], cases: list[Case], *, fitted: bool = False
+    ) -> list[Theory]:
+        """Single faults that explain all unmasked cases, most specific first.
+
+        Args:
+            reading: to search under.
+            failing: cases on which the definition is left.
+            cases: all unmasked cases.
+            fitted: those that are a number to be found, instead of those that are listed.
+        """
         order = failing + [c for c in cases if c not in failing]
         found: list[Theory] = []
         if not any(self.runs(c, reading) for c in failing):
@@ -415,14 +425,27 @@ class Engine:
                 if self.search.explains(theory, order):
                     found.append(theory)
 
-        keep(self.search.variants(reading.spec))
-        if not found:
-            keep((fault, variant) for fault, variant, _s in self.search.fitted_scale(reading))
+        if not fitted:
+            keep(self.search.variants(reading.spec))
+            return self.search.ranked(found)
+        keep((fault, variant) for fault, variant, _s in self.search.fitted_scale(reading))
         if not found and reading.spec.rope is not None:
             keep(self.search.fitted_base(reading))
-        if not found and reading.spec.is_causal:
+        if not found and reading.spec.is_causal and self._last_row_right(reading, failing):
             keep(self.search.fitted_fill(reading, [c for c in failing if c.inputs.kv_len > 2]))
         return self.search.ranked(found)
+
+    def _last_row_right(self, reading: Reading, failing: list[Case]) -> bool:
+        """Whether the last query, from which nothing is hidden, is right on a causal case."""
+        for case in failing:
+            outcome = self.session.outcome(case, reading)
+            right = self.session.predict(case, reading)
+            if outcome.output is None or isinstance(right, Exception):
+                continue
+            got, want = outcome.output[..., -1, :], right.output[..., -1, :]
+            if got.shape == want.shape:
+                return gap(got[None], want[None]) <= self.session.allowance(case, reading)
+        return False
 
     def _likely_readings(self, plain: list[Case]) -> list[Reading]:
         """Readings to search faults under: those that fit one token first, then the likeliest."""
@@ -468,18 +491,21 @@ class Engine:
             bases = self._single_on(reading, failing, plain) if failing else [Theory(reading)]
             for base in bases[:3] if masked else ():
                 for styled in self._running_styles(reading, masked)[:4]:
+                    fitting = []
                     for fault, variant in self.search.variants(reading.spec):
                         if not fault.code.startswith("M") or variant.around is not None:
                             continue
                         if base.variants and set(variant.replace) & set(base.variants[0].replace):
                             continue
-                        if time.monotonic() > self.search.deadline:
-                            return None
+                        if time.process_time() > self.search.deadline:
+                            break
                         theory = Theory(styled, (*base.faults, fault), (*base.variants, variant))
                         if self.search.explains(theory, masked) and self.search.explains(
                             theory, plain
                         ):
-                            return theory
+                            fitting.append(theory)
+                    if fitting:
+                        return self.search.ranked(fitting)[0]
         for reading in chosen[:2]:
             styled = self._styled_default(reading, masked)
             failing = [c for c in self.cases if not self.search.agrees(Theory(styled), c)]
