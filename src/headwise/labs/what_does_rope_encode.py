@@ -34,16 +34,19 @@ WINDOW = 16
 def decays(profiles: Profiles) -> Verdict:
     """Whether scores fall with distance for every kind of input, as a decay term would make them.
 
-    Per kind, each draw's mean score near (the first 16 distances) against its mean score far (the
-    last quarter), by more than a tenth of the spread. *Does not hold* as soon as one kind does not
-    fall, *not enough data* if some kind leaves it open.
+    Per kind, each draw's mean score over the first 16 distances against its mean over every later
+    octave (16 to 31, 32 to 63 and so on), by more than a tenth of the spread. *Does not hold* as
+    soon as one octave of one kind is not lower, *not enough data* if one leaves it open.
     """
     found: list[Verdict] = []
     for scores in profiles.values():
         near = scores[:, :WINDOW].mean(-1)
-        far = scores[:, -scores.shape[1] // 4 :].mean(-1)
-        spread = float((near - far).std()) if len(near) > 1 else 0.0
-        found.append(greater(near.tolist(), far.tolist(), by=0.1 * spread))
+        start = WINDOW
+        while start < scores.shape[1] - 1:
+            far = scores[:, start : 2 * start].mean(-1)
+            spread = float((near - far).std()) if len(near) > 1 else 0.0
+            found.append(greater(near.tolist(), far.tolist(), by=0.1 * spread))
+            start *= 2
     return all_of(*found) if found else "not-enough-data"
 
 
