@@ -140,10 +140,11 @@ def _absent(part: Part, module: ModuleType) -> tuple[str, ...]:
         if inspect.isfunction(value) and name not in {other.name for other in PARTS}
     ]
     near = did_you_mean(part.name, others)
-    text = _("there is no function {signature} in the file").format(signature=part.signature)
     if near:
-        text += "; " + _("is {near} meant?").format(near=near)
-    return (text,)
+        text = _("there is no function {signature} in the file; is {near} meant?")
+        return (text.format(signature=part.signature, near=near),)
+    text = _("there is no function {signature} in the file")
+    return (text.format(signature=part.signature),)
 
 
 def _line_of(function: Callable[..., Any]) -> int | None:

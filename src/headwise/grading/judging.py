@@ -156,12 +156,11 @@ def _problem(part: Part, item: Judged, wrong: Sequence[Judged], count: int) -> s
         case=_(item.tried.sample.name),
         sizes=item.tried.sample.sizes(),
     )
-    text = f"{_difference(part, item)}; {case}"
+    text = _("{what}; {inputs}").format(what=_difference(part, item), inputs=case)
     silent = [other for other in wrong if _is_silent(other)]
     if silent and not _is_silent(item):
-        text += ". " + _("On “{case}” nothing of the sort shows, and the numbers are wrong").format(
-            case=_(silent[0].tried.sample.name)
-        )
+        more = _("{what}. On “{case}” nothing of the sort shows, and the numbers are wrong")
+        text = more.format(what=text, case=_(silent[0].tried.sample.name))
     return text
 
 

@@ -217,7 +217,5 @@ def _next(result: Result) -> Text:
         return Text(text.format(part=first.part) + " " + more)
     first = next(mark for mark in result.marks if mark.status == "not-written")
     return Text(
-        _("Next: write {part}. Until then the definition stands in for it.").format(
-            part=first.part
-        )
+        _("Next: write {part}. Until then the definition stands in for it.").format(part=first.part)
     )
