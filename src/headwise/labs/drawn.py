@@ -114,3 +114,21 @@ def spread(label: str, x: Sequence[Value], groups: Sequence[Sequence[float]]) ->
 def mean(rows: Sequence[Mapping[str, float]], name: str) -> float:
     """Mean of a quantity over draws."""
     return math.fsum(row[name] for row in rows) / len(rows)
+
+
+def orthonormal(rows: Tensor) -> Tensor:
+    """Orthonormal rows that span the same, by Gram and Schmidt, twice.
+
+    Library factorisations may differ in the last digit from call to call; this one repeats exactly.
+
+    Example:
+        >>> orthonormal(torch.tensor([[3.0, 4.0], [1.0, 0.0]]))[0].tolist()
+        [0.6000000238418579, 0.800000011920929]
+    """
+    made: list[Tensor] = []
+    for row in rows:
+        rest = row
+        for other in [*made, *made]:
+            rest = rest - (rest * other).sum() * other
+        made.append(rest / rest.square().sum().sqrt())
+    return torch.stack(made)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from headwise.labs.drawn import allowance, generator, parameters
+from headwise.labs.drawn import allowance, generator, orthonormal, parameters
 from headwise.labs.lesson import gap, normal
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
@@ -69,7 +69,7 @@ def columns(seed: int) -> dict[str, float]:
     g, width = generator(seed), 16
     spec = AttentionSpec(d_model=width, num_heads=2)
     p, x = parameters(spec, g), normal(g, 1, 6, width)
-    turn = torch.linalg.qr(normal(g, width, width)).Q
+    turn = orthonormal(normal(g, width, width))
     assert p.q is not None and p.k is not None and p.v is not None
     turned = Parameters(q=p.q @ turn, k=p.k @ turn, v=p.v @ turn, o=p.o)
     here, there = attend(spec, p, Inputs(x=x)), attend(spec, turned, Inputs(x=x @ turn))
@@ -77,16 +77,20 @@ def columns(seed: int) -> dict[str, float]:
     mixed = normal(g, 400, width)
     mixed[:, 0] = meaning
     mixed = mixed @ turn  # the meaning now lies along one direction, spread over all columns
-    found = torch.corrcoef(torch.cat([meaning[None], mixed.T]))[0, 1:].abs()
-    guess = mixed @ torch.linalg.lstsq(mixed, meaning[:, None]).solution
-    along = torch.corrcoef(torch.stack([meaning, guess[:, 0]]))[0, 1]
+    along = mixed @ turn[0]  # the direction into which the meaning was turned
     return {
         "turned": gap(here.output, there.output),
         "moved_channels": gap(x, x @ turn),
         "allowed": allowance(spec, here, here.output, p.q),
-        "best_column": float(found.max()),
-        "direction": float(along),
+        "best_column": max(abs(correlation(meaning, column)) for column in mixed.T),
+        "direction": correlation(meaning, along),
     }
+
+
+def correlation(a: Tensor, b: Tensor) -> float:
+    """Pearson's correlation, to six digits."""
+    a, b = a - a.mean(), b - b.mean()
+    return round(float((a * b).sum() / (a.square().sum() * b.square().sum()).sqrt()), 6)
 
 
 def one_row(seed: int) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headwise.labs.drawn import allowance, generator, parameters
+from headwise.labs.drawn import allowance, generator, orthonormal, parameters
 from headwise.labs.lesson import gap, normal
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
@@ -128,8 +128,8 @@ def identity(width: int, seed: int) -> dict[str, float]:
     for name, p in (("bare", bare), ("random", random)):
         t = attend(spec, p, Inputs(x=x))
         twice = attend(spec, p, Inputs(x=2.0 * x))
-        rows = torch.linalg.qr(x[0].T).Q  # an orthonormal basis of what the tokens span
-        left = t.output[0] - t.output[0] @ rows @ rows.T
+        rows = orthonormal(x[0])  # a basis of what the tokens span
+        left = t.output[0] - t.output[0] @ rows.T @ rows
         found |= {
             f"{name}_asymmetry": gap(t.scores, t.scores.transpose(-2, -1)),
             f"{name}_self": float(t.weights[0, 0].diagonal().mean()),
@@ -149,8 +149,8 @@ def shape_of_heads(seed: int) -> dict[str, float]:
     return {
         "d_model": 64.0,
         "rank": float(torch.linalg.matrix_rank(head)),
-        "largest": float(values[0]),
-        "smallest": float(values[-1]),
+        "largest": round(float(values[0]), 6),
+        "smallest": round(float(values[-1]), 6),
     }
 
 
