@@ -1,6 +1,5 @@
 """mask × mask, as for self attention: queries beyond the padding see nothing."""
 
-import torch
 from torch import nn
 
 
