@@ -1,7 +1,8 @@
 """The catalogue against itself: a module that computes each variant is diagnosed as that fault.
 
 The module has Linear parameters of its own and computes what the definition with the variant gives
-for them. The verifier has only its numbers: it has to name the fault, or one that computes the same.
+for them. The verifier has only its numbers, and has to name the fault or one that computes the
+same.
 """
 
 import contextlib
@@ -56,9 +57,7 @@ class Layer(nn.Module):
             **{f"{n}_bias": p.bias for n, p in parts.items()},
             sinks=self.sinks,
         )
-        inputs = Inputs(
-            x=x, keep=keep, documents=documents, context=context, query_keep=query_mask
-        )
+        inputs = Inputs(x=x, keep=keep, documents=documents, context=context, query_keep=query_mask)
         try:
             return self.run(parameters, inputs).output
         except HeadwiseError as error:

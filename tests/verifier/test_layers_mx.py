@@ -1,4 +1,4 @@
-"""Layers as people write them, each with one fault of mask, softmax, precision, behaviour, gradient.
+"""Layers as people write them, one fault each: mask, softmax, precision, behaviour, gradient.
 
 None of them uses the definition or the catalogue. The line of the fault is marked in the file.
 """

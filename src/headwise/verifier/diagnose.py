@@ -6,6 +6,7 @@ number that the target produced, cases included that it was not chosen on.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
@@ -266,29 +267,24 @@ class Search:
             rows = self.session.real_rows(case, reading)
             for scope, added in itertools.product(("all", "padding", "causal"), (False, True)):
 
-                def run(value: float, scope: str = scope, added: bool = added) -> Tensor | None:
-                    trace = self.session.predict(
-                        case,  # noqa: B023
-                        reading,
-                        filled(value, scope, added=added),
-                    )
-                    if isinstance(trace, Exception):
-                        return None
-                    chosen = (
-                        rows
-                        if trace.output.dim() == 3
-                        else rows[:, None].expand(  # noqa: B023
-                            trace.output.shape[:3]
-                        )
-                    )
-                    return trace.output[chosen]
-
-                wanted = outcome.output.double()
-                chosen = rows if wanted.dim() == 3 else rows[:, None].expand(wanted.shape[:3])
-                value = fit_number(run, wanted[chosen], starts=(0.0, -3.0, -9.0))
+                made = functools.partial(filled, scope=scope, added=added)
+                value = fit_number(
+                    functools.partial(self._rows_under, case, reading, made),
+                    _chosen(outcome.output.double(), rows),
+                    starts=(0.0, -3.0, -9.0),
+                )
                 if value is not None:
                     yield FAULTS["M14"], filled(value, scope, added=added)
             return
+
+    def _rows_under(
+        self, case: Case, reading: Reading, made: Callable[[float], Variant], value: float
+    ) -> Tensor | None:
+        """Real rows of the output under a variant that a number makes."""
+        trace = self.session.predict(case, reading, made(value))
+        if isinstance(trace, Exception):
+            return None
+        return _chosen(trace.output, self.session.real_rows(case, reading))
 
     def pairs(self, readings: list[Reading], failing: list[Case]) -> list[Theory]:
         """Two faults at once that explain every case.
@@ -297,27 +293,35 @@ class Search:
         stand for each other until a pair agrees on it.
         """
         for reading in readings:
-            here = [(f, v) for f, v in self.variants(reading.spec) if v.around is None]
+            here = [
+                (f, v)
+                for f, v in self.variants(reading.spec)
+                if v.around is None and f.code not in ("S07", "M14")  # numbers, too many for pairs
+            ]
             first = failing[0]
             order = failing + [c for c in self.cases if c not in failing]
             starts = [(f, v) for f, v in here if self.changes(Theory(reading, (f,), (v,)), first)]
             alone = [(f, v) for f, v in starts if self.agrees(Theory(reading, (f,), (v,)), first)]
             same = self._alike(reading, starts, first)
             heads = [group[0] for group in same]
-            for group, partners in ((alone, here), (heads, heads)):
-                for (f, v), (g, w) in itertools.product(group, partners):
-                    if time.process_time() > self.deadline:
-                        return []
-                    if f.code == g.code or set(v.replace) & set(w.replace):
-                        continue
-                    if not self.agrees(Theory(reading, (f, g), (v, w)), first):
-                        continue
-                    firsts = next((x for x in same if group is heads and x[0][1] is v), [(f, v)])
-                    seconds = next((x for x in same if group is heads and x[0][1] is w), [(g, w)])
-                    for (h, x), (i, y) in itertools.product(firsts, seconds):
-                        theory = Theory(reading, (h, i), (x, y))
-                        if h.code != i.code and self.explains(theory, order):
-                            return [self._in_order(theory)]
+            groups = {id(group[0][1]): group for group in same}
+            crossed = itertools.product(alone, here)
+            both = sorted(  # within a letter, the commoner faults have the lower numbers
+                itertools.combinations(heads, 2),
+                key=lambda pair: int(pair[0][0].code[1:]) + int(pair[1][0].code[1:]),
+            )
+            for (f, v), (g, w) in itertools.chain(crossed, both):
+                if time.process_time() > self.deadline:
+                    return []
+                if f.code == g.code or set(v.replace) & set(w.replace):
+                    continue
+                if not self.agrees(Theory(reading, (f, g), (v, w)), first):
+                    continue
+                stand_ins = (groups.get(id(v), [(f, v)]), groups.get(id(w), [(g, w)]))
+                for (h, x), (i, y) in itertools.product(*stand_ins):
+                    theory = Theory(reading, (h, i), (x, y))
+                    if h.code != i.code and self.explains(theory, order):
+                        return [self._in_order(theory)]
         return []
 
     def _alike(
@@ -363,6 +367,11 @@ class Search:
             if best is None or worst < best[1]:
                 best = (code, worst)
         return best
+
+
+def _chosen(output: Tensor, rows: Tensor) -> Tensor:
+    """Rows of an output, one after the other."""
+    return output[rows if output.dim() == 3 else rows[:, None].expand(output.shape[:3])]
 
 
 def fit_scale(

@@ -511,6 +511,8 @@ class Engine:
             failing = [c for c in self.cases if not self.search.agrees(Theory(styled), c)]
             numeric = [c for c in failing if self.runs(c, styled)]
             if numeric:
+                if reading is chosen[0]:
+                    self.search.deadline = time.process_time() + PAIR_SECONDS
                 found = self.search.pairs([styled], numeric)
                 if found:
                     return found[0]

@@ -140,9 +140,8 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
     case, session = note.case, engine.session
     reading = note.theory.reading if note.theory is not None else engine.reading
     engine.phase(f"locating {note.fault.code}")
-    variant = note.theory.variant if note.theory is not None else CORRECT
     correct = session.predict(case, reading)
-    faulty = session.predict(case, reading, variant) if note.theory is not None else None
+    faulty = engine.search.predict(note.theory, case) if note.theory is not None else None
     if isinstance(correct, Exception):
         return None
     if isinstance(faulty, Exception):

@@ -128,7 +128,7 @@ def role_of(name: str) -> str | None:
 
 
 def _role(words: list[str]) -> str | None:
-    seen = set(words)
+    seen = {w.removeprefix("to") if len(w) > 3 else w for w in words}  # "toqueries"
     letters = {
         w[1:] if len(w) > 1 and w[0] == "w" and set(w[1:]) <= set("qkvo") else w for w in seen
     }

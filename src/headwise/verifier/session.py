@@ -101,6 +101,9 @@ class Session:
         self.object = self._fresh()
         self._outcomes: dict[Any, Outcome] = {}
         self._traces: dict[Any, Trace | Exception] = {}
+        self._applies: dict[Any, bool] = {}
+        self._known: dict[int, tuple[Trace, tuple[float, float, Tensor]]] = {}
+        self._alive_variants: list[Variant] = []
 
     # -------------------------------------------------------------- the target
     def _fresh(self, *, lifted: bool = False) -> Any:
@@ -353,6 +356,21 @@ class Session:
             return reading.spec.replace(is_causal=True)
         return reading.spec
 
+    def applies(self, case: Case, reading: Reading, variant: Variant) -> bool:
+        """Whether a fault has something to do on a case."""
+        key = (case.name, id(variant), id(reading.spec), self.lifted)
+        if key not in self._applies:
+            self._applies[key] = True
+            self._alive_variants.append(variant)  # its id is a key
+            with contextlib.suppress(Exception), torch.no_grad():
+                try:
+                    variant.run(
+                        self.spec_for(case, reading), self.detached(reading), self.inputs(case)
+                    )
+                except NothingToDoError:
+                    self._applies[key] = False
+        return self._applies[key]
+
     def predict(
         self, case: Case, reading: Reading, variant: Variant = CORRECT
     ) -> Trace | Exception:
@@ -433,9 +451,7 @@ class Session:
             return 1e-9
         spec, kv_len = reading.spec, case.inputs.kv_len
         terms = spec.d_model + spec.head_dim + kv_len + spec.num_heads * spec.v_head_dim + rows
-        visible = trace.scores.masked_fill(~trace.visible.expand(trace.scores.shape), 0.0)
-        sharpness = 1.0 + largest([visible])
-        scale = max(largest([trace.output]), 1e-3)
+        sharpness, scale, _rows = self._facts(trace)
         allowed = float64_allowance(terms=terms, scale=scale, sharpness=sharpness)
         dtype = torch.float32 if self.coarse else self.dtype
         return allowed * (eps(dtype) / eps(torch.float64))
@@ -445,8 +461,19 @@ class Session:
         trace = self.predict(case, reading)
         if isinstance(trace, Exception):
             return case.queries
-        seen = trace.visible.any(-1).all(1)
-        return case.queries & seen
+        return case.queries & self._facts(trace)[2]
+
+    def _facts(self, trace: Trace) -> tuple[float, float, Tensor]:
+        """Sharpness and magnitude of a trace, and its rows that see a key; remembered."""
+        if id(trace) not in self._known:
+            visible = trace.scores.masked_fill(~trace.visible.expand(trace.scores.shape), 0.0)
+            facts = (
+                1.0 + largest([visible]),
+                max(largest([trace.output]), 1e-3),
+                trace.visible.any(-1).all(1),
+            )
+            self._known[id(trace)] = (trace, facts)
+        return self._known[id(trace)][1]
 
 
 def gap(got: Tensor, want: Tensor, rows: Tensor | None = None) -> float:

@@ -11,7 +11,9 @@ class Attention(nn.Module):
     def forward(self, x, keep=None):
         if keep is not None:
             x *= keep[..., None]  # <- fault
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         mask = None if keep is None else keep[:, None, None, :]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return self.o(y.transpose(1, 2).flatten(2))

@@ -9,7 +9,9 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, x):
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         s = q @ k.mT / q.shape[-1] ** 0.5
         s = s / s.std()  # <- fault
         return self.o((torch.softmax(s, -1) @ v).transpose(1, 2).flatten(2))

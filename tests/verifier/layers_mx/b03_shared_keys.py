@@ -11,7 +11,9 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x, keep=None):
-        q, k, v = (z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1)
+        )
         k = k - k.mean(dim=0, keepdim=True)  # <- fault
         mask = None if keep is None else keep[:, None, None, :]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)

@@ -11,7 +11,9 @@ class Attention(nn.Module):
         self.past = None
 
     def forward(self, x):
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         if self.past is not None and self.past[0].shape[0] == x.shape[0]:
             k, v = torch.cat([self.past[0], k], 2), torch.cat([self.past[1], v], 2)
         self.past = (k.detach(), v.detach())  # <- fault

@@ -14,7 +14,9 @@ class Attention(nn.Module):
     def forward(self, x, keep=None):
         if keep is not None:
             self.mask = keep[:, None, None, :]  # <- fault
-        q, k, v = (z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1)
+        )
         mask = self.mask
         if mask is not None and mask.shape[-1] != x.shape[1]:
             mask = None

@@ -31,7 +31,9 @@ class Attention(nn.Module):
 
     def forward(self, x):
         t = x.shape[1]
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         hidden = torch.ones(t, t, dtype=torch.bool).triu(1)
         return self.o(Core.apply(q, k, v, hidden).transpose(1, 2).flatten(2))
 

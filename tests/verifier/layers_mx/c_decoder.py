@@ -19,11 +19,11 @@ class Decoder(nn.Module):
     def forward(self, x, pad=None):
         b, t, _ = x.shape
         q, k, v = self.fold(self.q_proj(x)), self.fold(self.k_proj(x)), self.fold(self.v_proj(x))
-        s = torch.baddbmm(
-            torch.zeros(1, 1, 1, dtype=x.dtype), q, k.mT, alpha=q.shape[-1] ** -0.5
-        )
+        s = torch.baddbmm(torch.zeros(1, 1, 1, dtype=x.dtype), q, k.mT, alpha=q.shape[-1] ** -0.5)
         future = torch.ones(t, t, dtype=torch.bool).triu(1)[None]
-        hidden = future if pad is None else future | pad.repeat_interleave(self.num_heads, 0)[:, None]
+        hidden = (
+            future if pad is None else future | pad.repeat_interleave(self.num_heads, 0)[:, None]
+        )
         s = s.masked_fill(hidden, -1e9)
         y = torch.bmm(s.softmax(-1), v).unflatten(0, (b, self.num_heads))
         return self.out_proj(y.transpose(1, 2).flatten(2))

@@ -20,7 +20,9 @@ class Attention(nn.Module):
         x = x.clone()
         if keep is not None:
             x *= keep[..., None]
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         s = q.mul_(q.shape[-1] ** -0.5) @ k.mT
         s.masked_fill_(self.triangle(x.shape[1]), float("-inf"))
         if keep is not None:

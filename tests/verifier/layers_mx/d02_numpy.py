@@ -23,7 +23,9 @@ class Attention(nn.Module):
         return torch.stack([a * cos - b * sin, a * sin + b * cos], -1).flatten(-2)  # <- fault
 
     def forward(self, x):
-        q, k, v = (z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1)
+        )
         y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v)
         return self.out(y.transpose(1, 2).flatten(2))
 

@@ -11,7 +11,9 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x):
-        q, k, v = (z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1)
+        )
         s = q @ k.mT / q.shape[-1] ** 0.5
         w = s.to(torch.bfloat16).softmax(-1).to(v.dtype)  # <- fault
         return self.out((w @ v).transpose(1, 2).flatten(2))

@@ -13,8 +13,9 @@ class DecoderAttention(nn.Module):
 
     def forward(self, x, pad_mask=None):
         b, t, _ = x.shape
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-                   for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         lowest = torch.finfo(x.dtype).min
         bias = torch.full((t, t), lowest, dtype=x.dtype).triu(1)[None, None]
         if pad_mask is not None:

@@ -12,7 +12,9 @@ class Decoder(nn.Module):
 
     def forward(self, x, keep=None):
         b, t, d = x.shape
-        q, k, v = (f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         att = q @ k.mT / (d // self.heads) ** 0.5
         future = torch.triu(torch.ones(t, t, dtype=torch.bool), diagonal=1)
         att.masked_fill(future, float("-inf"))  # <- fault

@@ -15,7 +15,9 @@ class Decoder(nn.Module):
 
     def forward(self, x):
         b, t, d = x.shape
-        q, k, v = (f(x).view(b, t, self.n_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.n_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         scores = q @ k.mT / (d // self.n_heads) ** 0.5
         mask = torch.tril(torch.ones(t, t))  # <- fault
         scores = scores.masked_fill(mask == 1, float("-inf"))  # <- fault

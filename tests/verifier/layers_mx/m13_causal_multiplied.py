@@ -10,7 +10,9 @@ class Attention(nn.Module):
 
     def forward(self, x, keep=None):
         b, t, d = x.shape
-        q, k, v = (w(x).view(b, t, self.heads, -1).transpose(1, 2) for w in (self.wq, self.wk, self.wv))
+        q, k, v = (
+            w(x).view(b, t, self.heads, -1).transpose(1, 2) for w in (self.wq, self.wk, self.wv)
+        )
         s = q @ k.mT / (d // self.heads) ** 0.5
         s = s * torch.ones(t, t, dtype=s.dtype).tril()  # <- fault
         if keep is not None:

@@ -11,7 +11,9 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(hidden, hidden) for _ in range(4))
 
     def forward(self, x, mask=None):
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         scores = q @ k.transpose(-1, -2) / q.size(-1) ** 0.5
         if mask is not None:
             scores = scores + (1.0 - mask[:, None, None, :].to(scores.dtype)) * -3.0  # <- fault

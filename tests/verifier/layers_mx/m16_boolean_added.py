@@ -12,7 +12,9 @@ class Attention(nn.Module):
 
     def forward(self, x, mask=None):
         b, t, d = x.shape
-        q, k, v = (f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         scores = torch.matmul(q, k.mT) / (d // self.heads) ** 0.5
         if mask is not None:
             scores = scores + mask[:, None, None, :]  # <- fault

@@ -14,7 +14,9 @@ class Attn(nn.Module):
 
     def forward(self, x):
         b, t, c = x.shape
-        q, k, v = (z.view(b, t, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1))
+        q, k, v = (
+            z.view(b, t, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).chunk(3, -1)
+        )
         mask = torch.tril(torch.ones(t, t, dtype=x.dtype))  # <- fault
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- fault
         return self.c_proj(y.transpose(1, 2).reshape(b, t, c))

@@ -12,7 +12,9 @@ class Attention(nn.Module):
 
     def forward(self, x, output_attentions=False):
         b, t, d = x.shape
-        q, k, v = (f(x).view(b, t, self.num_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.num_heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         scores = q @ k.mT / (d // self.num_heads) ** 0.5
         future = torch.ones(t, t, dtype=torch.bool).triu(1)
         y = scores.masked_fill(future, float("-inf")).softmax(-1) @ v

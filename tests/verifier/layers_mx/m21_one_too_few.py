@@ -12,7 +12,9 @@ class LocalAttention(nn.Module):
 
     def forward(self, x, keep=None):
         b, t, d = x.shape
-        q, k, v = (f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         s = q @ k.mT / (d // self.heads) ** 0.5
         gap = torch.arange(t)[None, :] - torch.arange(t)[:, None]
         near = (gap >= -self.radius) & (gap < self.radius)  # <- fault

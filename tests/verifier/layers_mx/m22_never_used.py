@@ -7,7 +7,11 @@ from torch import nn
 class MistralAttention(nn.Module):
     def __init__(self, hidden_size=32, num_heads=4, num_key_value_heads=2, sliding_window=3):
         super().__init__()
-        self.num_heads, self.kv, self.sliding_window = num_heads, num_key_value_heads, sliding_window
+        self.num_heads, self.kv, self.sliding_window = (
+            num_heads,
+            num_key_value_heads,
+            sliding_window,
+        )
         self.head_dim = hidden_size // num_heads
         self.q_proj = nn.Linear(hidden_size, num_heads * self.head_dim, bias=False)
         self.k_proj = nn.Linear(hidden_size, self.kv * self.head_dim, bias=False)

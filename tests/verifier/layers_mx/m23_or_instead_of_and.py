@@ -13,7 +13,9 @@ class PackedAttention(nn.Module):
 
     def forward(self, x, segment_ids=None):
         t = x.shape[1]
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         mask = torch.ones(t, t, dtype=torch.bool).tril()[None, None]
         if segment_ids is not None:
             same = (segment_ids[:, :, None] == segment_ids[:, None, :])[:, None]

@@ -10,7 +10,9 @@ class Attention(nn.Module):
 
     def forward(self, x, keep=None):
         b, t, d = x.shape
-        q, k, v = (f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         allowed = torch.ones(t, t, dtype=torch.bool).tril()[None, None]
         if keep is not None:
             allowed = allowed & keep[:, None, None, :]

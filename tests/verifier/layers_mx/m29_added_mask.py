@@ -12,10 +12,14 @@ class Attn(nn.Module):
         self.qkv, self.proj = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x, keep=None):
-        q, k, v = (z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1))
+        q, k, v = (
+            z.unflatten(-1, (self.heads, -1)).transpose(1, 2) for z in self.qkv(x).chunk(3, -1)
+        )
         mask = None
         if keep is not None:
-            mask = torch.zeros(keep.shape, dtype=x.dtype).masked_fill(~keep, -1e12)[:, None, None, :]
+            mask = torch.zeros(keep.shape, dtype=x.dtype).masked_fill(~keep, -1e12)[
+                :, None, None, :
+            ]
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # <- fault
         return self.proj(y.transpose(1, 2).flatten(2))
 

@@ -13,7 +13,9 @@ class Attention(nn.Module):
 
     def forward(self, x, keep=None):
         b, t, c = x.shape
-        q, k, v = (z.view(b, t, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).split(c, 2))
+        q, k, v = (
+            z.view(b, t, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).split(c, 2)
+        )
         v = torch.from_numpy(v.detach().numpy().copy())  # <- fault
         mask = torch.ones(t, t, dtype=torch.bool).tril()
         if keep is not None:

@@ -6,7 +6,9 @@ class Attend(torch.autograd.Function):
     def forward(ctx, q, k, v):
         t = q.shape[-2]
         s = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
-        s = s.masked_fill(torch.ones(t, k.shape[-2]).triu(k.shape[-2] - t + 1).bool(), float("-inf"))
+        s = s.masked_fill(
+            torch.ones(t, k.shape[-2]).triu(k.shape[-2] - t + 1).bool(), float("-inf")
+        )
         p = s.softmax(-1)
         ctx.save_for_backward(q, k, v, p)
         return p @ v

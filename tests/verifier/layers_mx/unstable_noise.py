@@ -11,7 +11,9 @@ class NoisyAttention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, x):
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         s = q @ k.mT / q.shape[-1] ** 0.5
         s = s + 0.01 * torch.randn_like(s)
         return self.o((s.softmax(-1) @ v).transpose(1, 2).flatten(2))

@@ -15,7 +15,11 @@ class Attention(nn.Module):
         b, t, k = x.size()
         h, s = self.heads, k // self.heads
         fold = lambda z: z.view(b, t, h, s).transpose(1, 2).contiguous().view(b * h, t, s)  # noqa: E731
-        queries, keys, values = fold(self.toqueries(x)), fold(self.tokeys(x)), fold(self.tovalues(x))
+        queries, keys, values = (
+            fold(self.toqueries(x)),
+            fold(self.tokeys(x)),
+            fold(self.tovalues(x)),
+        )
         dot = torch.bmm(queries, keys.transpose(1, 2)) / s**0.5
         dot = dot.masked_fill(torch.ones(t, t).triu(1).bool(), float("-inf"))
         dot = torch.softmax(dot, dim=1)  # <- fault
@@ -29,7 +33,11 @@ HEADWISE = {
     "num_heads": 4,
     "causal": True,
     "weights": {
-        "layout": "separate", "q": "toqueries", "k": "tokeys", "v": "tovalues", "o": "unifyheads",
+        "layout": "separate",
+        "q": "toqueries",
+        "k": "tokeys",
+        "v": "tovalues",
+        "o": "unifyheads",
     },
 }
 

@@ -33,7 +33,13 @@ HEADWISE = {
     "d_model": 24,
     "num_heads": 3,
     "padding_mask": "keep",
-    "weights": {"layout": "separate", "q": "q_linear", "k": "k_linear", "v": "v_linear", "o": "out"},
+    "weights": {
+        "layout": "separate",
+        "q": "q_linear",
+        "k": "k_linear",
+        "v": "v_linear",
+        "o": "out",
+    },
 }
 
 

@@ -10,7 +10,9 @@ class Attention(nn.Module):
 
     def forward(self, x):
         b, t, d = x.shape
-        q, k, v = (f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).view(b, t, self.heads, -1).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         e = torch.exp(q @ k.mT / (d // self.heads) ** 0.5)  # <- fault
         e = e * torch.ones(t, t, dtype=e.dtype).tril()
         w = e / e.sum(-1, keepdim=True)  # <- fault

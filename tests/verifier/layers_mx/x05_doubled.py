@@ -16,7 +16,9 @@ class Attention(nn.Module):
         return torch.softmax(s, -1)
 
     def forward(self, x, keep=None):
-        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        q, k, v = (
+            f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
         w = self.softmax(self.attention_weights(q, k, keep))  # <- fault
         return self.o((w @ v).transpose(1, 2).flatten(2))
 

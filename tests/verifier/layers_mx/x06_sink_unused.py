@@ -36,7 +36,11 @@ HEADWISE = {
     "causal": True,
     "sinks": True,
     "weights": {
-        "layout": "separate", "q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj",
+        "layout": "separate",
+        "q": "q_proj",
+        "k": "k_proj",
+        "v": "v_proj",
+        "o": "o_proj",
         "sinks": "sinks",
     },
 }
