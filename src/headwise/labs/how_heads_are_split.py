@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.how_heads_are_split import charts, sheets
-from headwise.labs.judge import all_of, greater, stated, within
+from headwise.labs.judge import all_of, stated, within
 from headwise.labs.lab import (
     Lab,
     LabResult,
@@ -16,7 +15,6 @@ from headwise.labs.lab import (
     Phrase,
     Progress,
     Value,
-    Verdict,
     register,
 )
 from headwise.labs.measures.how_heads_are_split import (
@@ -27,6 +25,8 @@ from headwise.labs.measures.how_heads_are_split import (
     course_layer,
     indivisible,
     journey,
+    judged_cost,
+    judged_view,
     libraries,
     places,
     reshape_hides,
@@ -44,23 +44,6 @@ SIZES = (
     (2, 5, 1, 8),
     (1, 1, 4, 8),
 )
-
-
-def judged_view(raises: Mapping[tuple[int, int, int, int], bool]) -> Verdict:
-    """Whether ``view`` after the transpose always needs ``contiguous``.
-
-    *holds* if it raises for all sizes, *under conditions* if for all but T = 1, H = 1 or heads
-    of one channel, else *does not hold*.
-    """
-    general = [raised for (_b, *rest), raised in raises.items() if min(rest) > 1]
-    if not general:
-        return "not-enough-data"
-    return conditional(all(general), all(raises.values()))
-
-
-def judged_cost(copy: Sequence[float], view: Sequence[float]) -> Verdict:
-    """Whether the copy takes measurably longer than the view: the ratio over lengths."""
-    return greater([math.log(s) for s in copy], [math.log(s) for s in view])
 
 
 def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:

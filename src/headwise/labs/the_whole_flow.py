@@ -25,6 +25,10 @@ from headwise.labs.measures.the_whole_flow import (
     coverage,
     dependence,
     encoder_padding,
+    judged_complete,
+    judged_coverage,
+    judged_entry,
+    judged_order,
     left_out,
     minimal,
     positions_enter,
@@ -33,40 +37,6 @@ from headwise.labs.measures.the_whole_flow import (
 )
 from headwise.stages import STAGES
 from headwise.texts import mark as N_
-
-
-# ------------------------------------------------------------------ verdicts
-def judged_order(changes: Sequence[Sequence[float]]) -> Verdict:
-    """Whether replacing a step changes it and exactly the later ones.
-
-    Args:
-        changes: row r, column c: change of step c when step r is replaced.
-    """
-    if not changes:
-        return "not-enough-data"
-    before = all(changes[r][c] == 0.0 for r in range(len(changes)) for c in range(r))
-    after = all(changes[r][c] > 0.0 for r in range(len(changes)) for c in range(r, len(changes)))
-    return stated(before and after)
-
-
-def judged_complete(parts: Mapping[str, float]) -> Verdict:
-    """Whether the chart is complete: *under conditions* as soon as a part it lacks matters."""
-    if not parts:
-        return "not-enough-data"
-    return conditional(True, all(change == 0.0 for change in parts.values()))
-
-
-def judged_entry(found: Mapping[str, float] | None) -> Verdict:
-    """Whether positions are part of X: everywhere, in some models, nowhere, or not measured."""
-    if found is None:
-        return "not-enough-data"
-    at_input = [found["gpt2_projection"] > 0.0, found["llama_projection"] > 0.0]
-    return conditional(any(at_input), all(at_input))
-
-
-def judged_coverage(found: Mapping[str, Sequence[str]]) -> Verdict:
-    """Whether every section has a lab."""
-    return stated(bool(found) and all(found.values()))
 
 
 # ------------------------------------------------------------------ the run

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.what_are_n_and_d import charts, sheets
-from headwise.labs.judge import all_of, greater, interval, log_slope, stated, within
+from headwise.labs.judge import all_of, interval, log_slope, stated, within
 from headwise.labs.lab import (
     Lab,
     LabResult,
     Outcome,
     Phrase,
     Progress,
-    Verdict,
     register,
 )
 from headwise.labs.measures.what_are_n_and_d import (
     at_once,
     columns,
     dependent_calls,
+    judged_alike,
+    judged_four,
+    judged_quicker,
+    judged_work,
     kinds_of_layer,
     named,
     one_head,
@@ -33,46 +35,6 @@ from headwise.labs.measures.what_are_n_and_d import (
     work,
 )
 from headwise.texts import mark as N_
-
-
-# ------------------------------------------------------------------ verdicts
-def judged_four(counts: Mapping[str, int]) -> Verdict:
-    """Whether n = 4 with [CLS] *and* after plain tokenisation, however it is tokenised."""
-    plain = {counts["characters"], counts["words"]}
-    with_cls = {counts["[CLS] + characters"], counts["[CLS] + words"], counts["BERT style"]}
-    return stated(plain == {4} and with_cls == {4})
-
-
-def judged_alike(kinds: Mapping[str, Mapping[str, bool]], name: str) -> Verdict:
-    """A statement about Q, K and V: everywhere, in plain self-attention only, or nowhere."""
-    others = [
-        facts[name] for kind, facts in kinds.items() if kind != "self-attention" and name in facts
-    ]
-    return conditional(kinds["self-attention"][name], all(others))
-
-
-def judged_quicker(loop: Sequence[float], together: Sequence[float]) -> Verdict:
-    """Whether the loop takes longer than one product: the ratio over the sizes tried."""
-    return greater([math.log(s) for s in loop], [math.log(s) for s in together])
-
-
-def judged_work(
-    counts: Sequence[float],
-    projections: Sequence[float],
-    products: Sequence[float],
-    best: Mapping[int, Sequence[float]],
-) -> Verdict:
-    """N as parallel work and d as expressive power.
-
-    *holds* if all work is proportional to n and more keys are told apart with a larger d; *under
-    conditions* if part of the work grows faster; else what the comparison over d says.
-    """
-    widths = sorted(best)
-    power = greater(best[widths[-1]], best[widths[0]])
-    if power != "holds":
-        return power
-    linear = abs(log_slope(counts, projections)[0] - 1.0) < 0.01
-    return conditional(linear, abs(log_slope(counts, products)[0] - 1.0) < 0.01)
 
 
 # ------------------------------------------------------------------ the run

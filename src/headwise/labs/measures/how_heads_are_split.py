@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dis
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from headwise.errors import SpecError
-from headwise.labs.drawn import generator, parameters
+from headwise.labs.drawn import conditional, generator, parameters
+from headwise.labs.judge import greater
+from headwise.labs.lab import Verdict
 from headwise.labs.lesson import (
     LessonLayer,
     definition_of,
@@ -261,3 +264,21 @@ class Queries(TorchFunctionMode):
         if func is torch.nn.functional.scaled_dot_product_attention:
             self.shapes.append(tuple(args[0].shape))
         return func(*args, **(kwargs or {}))
+
+
+# ------------------------------------------------------------------ verdicts
+def judged_view(raises: Mapping[tuple[int, int, int, int], bool]) -> Verdict:
+    """Whether ``view`` after the transpose always needs ``contiguous``.
+
+    *holds* if it raises for all sizes, *under conditions* if for all but T = 1, H = 1 or heads
+    of one channel, else *does not hold*.
+    """
+    general = [raised for (_b, *rest), raised in raises.items() if min(rest) > 1]
+    if not general:
+        return "not-enough-data"
+    return conditional(all(general), all(raises.values()))
+
+
+def judged_cost(copy: Sequence[float], view: Sequence[float]) -> Verdict:
+    """Whether the copy takes measurably longer than the view: the ratio over lengths."""
+    return greater([math.log(s) for s in copy], [math.log(s) for s in view])

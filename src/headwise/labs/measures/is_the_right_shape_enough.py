@@ -233,10 +233,13 @@ def try_catalogue(seed: int, limit: int, tick: Callable[[float], None]) -> list[
                 counts[code][2] += differs and wrong.output.shape == right.output.shape
                 if stage:
                     first.setdefault(code, stage)
-    return [
-        Tried(code, faults[code].name, faults[code].stage, *counts[code], first.get(code, ""))
-        for code in sorted(faults)
-    ]
+    found = []
+    for code in sorted(faults):
+        runs, kept, output_kept, raised = counts[code]
+        name, stage = faults[code].name, faults[code].stage
+        opening = first.get(code, "")
+        found.append(Tried(code, name, stage, runs, kept, output_kept, raised, opening))
+    return found
 
 
 # ------------------------------------------------------------------ public reports

@@ -120,7 +120,8 @@ def missed(width: int, seed: int, params: Mapping[str, Any]) -> list[float]:
         content = torch.randn(runs, batch, tokens, payload, generator=g)
         q, k, v = asked @ w["q"][:, None], name @ w["k"][:, None], content @ w["v"][:, None]
         read = (q @ k.transpose(-2, -1)).softmax(-1) @ v @ w["o"][:, None]
-        return (read - content.roll(-1, dims=2)).square().mean((1, 2, 3))
+        missing: Tensor = (read - content.roll(-1, dims=2)).square().mean((1, 2, 3))
+        return missing
 
     optimiser = torch.optim.Adam(list(w.values()), lr=0.03)
     for step in range(params["steps"]):
@@ -129,7 +130,7 @@ def missed(width: int, seed: int, params: Mapping[str, Any]) -> list[float]:
         loss(params["batch"]).sum().backward()
         optimiser.step()
     with torch.no_grad():
-        return loss(500).tolist()  # type: ignore[no-any-return]
+        return loss(500).tolist()
 
 
 # ------------------------------------------------------------------ published sizes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.labs.catalogue import MODULES
-from headwise.labs.drawn import allowance, generator, parameters
+from headwise.labs.drawn import allowance, conditional, generator, parameters
+from headwise.labs.judge import stated
+from headwise.labs.lab import Verdict
 from headwise.labs.lesson import definition_of, gap, lesson_layer, normal, padding, seeded
 from headwise.reference import STAGE_FUNCTIONS, Inputs, StageFunction, Trace, attend
 from headwise.reference.setting import Setting
@@ -76,6 +78,7 @@ def by_formula(seed: int) -> dict[str, float]:
         torch.ones(4, 4, dtype=torch.bool).triu(1), -math.inf
     )
     heads = torch.stack([t.q_flat[:, :, 4 * h : 4 * h + 4] for h in range(2)], 1)
+    assert t.row_max is not None and t.shifted_scores is not None
     exponentials = t.shifted_scores.exp()
     masked = t.scores + hidden
     found = {
@@ -87,9 +90,7 @@ def by_formula(seed: int) -> dict[str, float]:
         "split": gap(heads, t.q),
         "scores": gap(torch.einsum("bhid,bhjd->bhij", t.q, t.k) / math.sqrt(4), t.scores),
         "mask": float(not torch.equal(masked, t.masked_scores)),
-        "row maximum": gap(t.masked_scores.max(-1, keepdim=True).values, t.row_max)
-        if t.row_max is not None
-        else math.inf,
+        "row maximum": gap(t.masked_scores.max(-1, keepdim=True).values, t.row_max),
         "softmax": gap(masked.softmax(-1), t.weights),
         "aggregate": gap(torch.einsum("bhij,bhjd->bhid", t.weights, t.v), t.context),
         "merge": gap(torch.cat([t.context[:, 0], t.context[:, 1]], -1), t.merged),
@@ -264,13 +265,14 @@ def positions_enter(seed: int) -> dict[str, float] | None:
     ids, near = torch.tensor([[1, 2, 3, 4, 5]]), torch.arange(5)[None]
     far = near * 3
     found: dict[str, float] = {}
-    for name, model, first in (
-        ("gpt2", gpt2, lambda m: m.h[0].attn.c_attn),
-        ("llama", llama, lambda m: m.layers[0].self_attn.q_proj),
-    ):
+    models: tuple[tuple[str, Any, Any], ...] = (
+        ("gpt2", gpt2, gpt2.h[0].attn.c_attn),
+        ("llama", llama, llama.layers[0].self_attn.q_proj),
+    )
+    for name, model, first in models:
         model.eval()
         seen: list[Tensor] = []
-        hook = first(model).register_forward_hook(keeper(seen))
+        hook = first.register_forward_hook(keeper(seen))
         with torch.no_grad():
             a = model(ids, position_ids=near).last_hidden_state
             b = model(ids, position_ids=far).last_hidden_state
@@ -303,3 +305,37 @@ def coverage() -> dict[str, list[str]]:
         for sections in SECTIONS.values()
         for section in sections
     }
+
+
+# ------------------------------------------------------------------ verdicts
+def judged_order(changes: Sequence[Sequence[float]]) -> Verdict:
+    """Whether replacing a step changes it and exactly the later ones.
+
+    Args:
+        changes: row r, column c: change of step c when step r is replaced.
+    """
+    if not changes:
+        return "not-enough-data"
+    before = all(changes[r][c] == 0.0 for r in range(len(changes)) for c in range(r))
+    after = all(changes[r][c] > 0.0 for r in range(len(changes)) for c in range(r, len(changes)))
+    return stated(before and after)
+
+
+def judged_complete(parts: Mapping[str, float]) -> Verdict:
+    """Whether the chart is complete: *under conditions* as soon as a part it lacks matters."""
+    if not parts:
+        return "not-enough-data"
+    return conditional(True, all(change == 0.0 for change in parts.values()))
+
+
+def judged_entry(found: Mapping[str, float] | None) -> Verdict:
+    """Whether positions are part of X: everywhere, in some models, nowhere, or not measured."""
+    if found is None:
+        return "not-enough-data"
+    at_input = [found["gpt2_projection"] > 0.0, found["llama_projection"] > 0.0]
+    return conditional(any(at_input), all(at_input))
+
+
+def judged_coverage(found: Mapping[str, Sequence[str]]) -> Verdict:
+    """Whether every section has a lab."""
+    return stated(bool(found) and all(found.values()))

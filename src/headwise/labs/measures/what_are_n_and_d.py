@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from headwise.labs.drawn import allowance, generator, orthonormal, parameters
+from headwise.labs.drawn import allowance, conditional, generator, orthonormal, parameters
+from headwise.labs.judge import greater, log_slope, stated
+from headwise.labs.lab import Verdict
 from headwise.labs.lesson import gap, normal
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
@@ -102,7 +105,8 @@ def one_row(seed: int) -> Tensor:
         t = attend(spec, p, Inputs(x=x))
         return torch.cat([t.q_flat, t.k_flat, t.v_flat], -1)
 
-    return torch.autograd.functional.jacobian(flat, x)[0, :, :, 0].abs().amax((1, 3))
+    slopes: Tensor = torch.autograd.functional.jacobian(flat, x)[0, :, :, 0].abs()
+    return slopes.amax((1, 3))
 
 
 def named(seed: int) -> dict[str, float]:
@@ -256,3 +260,43 @@ def tiny_bert(seed: int) -> dict[str, float] | None:
         "moved": gap(moved[:, :6], seen.last_hidden_state[:, :6]),
         "on_cls": float(weights[:, :6, 0].mean()),
     }
+
+
+# ------------------------------------------------------------------ verdicts
+def judged_four(counts: Mapping[str, int]) -> Verdict:
+    """Whether n = 4 with [CLS] *and* after plain tokenisation, however it is tokenised."""
+    plain = {counts["characters"], counts["words"]}
+    with_cls = {counts["[CLS] + characters"], counts["[CLS] + words"], counts["BERT style"]}
+    return stated(plain == {4} and with_cls == {4})
+
+
+def judged_alike(kinds: Mapping[str, Mapping[str, bool]], name: str) -> Verdict:
+    """A statement about Q, K and V: everywhere, in plain self-attention only, or nowhere."""
+    others = [
+        facts[name] for kind, facts in kinds.items() if kind != "self-attention" and name in facts
+    ]
+    return conditional(kinds["self-attention"][name], all(others))
+
+
+def judged_quicker(loop: Sequence[float], together: Sequence[float]) -> Verdict:
+    """Whether the loop takes longer than one product: the ratio over the sizes tried."""
+    return greater([math.log(s) for s in loop], [math.log(s) for s in together])
+
+
+def judged_work(
+    counts: Sequence[float],
+    projections: Sequence[float],
+    products: Sequence[float],
+    best: Mapping[int, Sequence[float]],
+) -> Verdict:
+    """N as parallel work and d as expressive power.
+
+    *holds* if all work is proportional to n and more keys are told apart with a larger d; *under
+    conditions* if part of the work grows faster; else what the comparison over d says.
+    """
+    widths = sorted(best)
+    power = greater(best[widths[-1]], best[widths[0]])
+    if power != "holds":
+        return power
+    linear = abs(log_slope(counts, projections)[0] - 1.0) < 0.01
+    return conditional(linear, abs(log_slope(counts, products)[0] - 1.0) < 0.01)

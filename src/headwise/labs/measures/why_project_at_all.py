@@ -36,14 +36,13 @@ def roles(seed: int) -> dict[str, float]:
     p, x = parameters(spec, g), normal(g, 2, 5, 12)
     keep = torch.tensor([[True] * 5, [True, True, True, False, False]])
     trace = attend(spec, p, Inputs(x=x, keep=keep))
-    heads = {"q": trace.q, "k": trace.k}
     first, second = normal(g, 2, 3, 5, 4), normal(g, 2, 3, 5, 4)
     runs = [
-        attend(spec, Parameters(), Inputs(**heads, v=v, keep=keep))
+        attend(spec, Parameters(), Inputs(q=trace.q, k=trace.k, v=v, keep=keep))
         for v in (first, second, 2.0 * first - 3.0 * second)
     ]
     v = first.clone().requires_grad_()
-    run = attend(spec, Parameters(), Inputs(**heads, v=v, keep=keep))
+    run = attend(spec, Parameters(), Inputs(q=trace.q, k=trace.k, v=v, keep=keep))
     of_v = torch.autograd.grad(run.context[1, 2, 4, 0], v)[0][1, 2, :, 0]
     assert p.q is not None and p.k is not None and p.v is not None
     w_v = p.v.clone().requires_grad_()
@@ -197,7 +196,8 @@ def train(task: str, tie: str, seed: int, sizes: Mapping[str, Any]) -> list[floa
     def logits(x: Tensor) -> Tensor:
         q, k, v = (x @ used[n][:, None] for n in "qkv")
         weights = (q @ k.transpose(-2, -1) * d_k**-0.5).softmax(-1)
-        return weights @ v @ w["o"][:, None]
+        read: Tensor = weights @ v @ w["o"][:, None]
+        return read
 
     optimiser = torch.optim.Adam(list(w.values()), lr=0.03)
     for step in range(sizes["steps"]):
