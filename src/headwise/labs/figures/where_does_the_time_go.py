@@ -43,7 +43,8 @@ def operations_chart(f: Found) -> Chart:
         kind="line",
         title=Phrase(
             N_(
-                "Attention overtakes the projections at T = {a:.0f}, with the feed-forward at {b:.0f}"
+                "Attention overtakes the projections at T = {a:.0f}, with the feed-forward at "
+                "{b:.0f}"
             ),
             {"a": first, "b": second},
         )
