@@ -124,6 +124,8 @@ def test_imports_point_down(part, path):
         ("render", "from headwise import report", ["headwise.report"]),
         ("cost", "from headwise.masks import Mask", ["headwise.masks"]),
         ("verifier", "from headwise.cli.main import main", ["headwise.cli.main"]),
+        ("grading", "from headwise.cli.grade import command", ["headwise.cli.grade"]),
+        ("labs", "from headwise.grading import skeleton", ["headwise.grading"]),
         ("document", "from headwise.texts import translate", ["headwise.texts"]),
         ("report", "from headwise import verify", ["headwise"]),
     ],
@@ -198,7 +200,9 @@ def test_importing_the_package_imports_nothing_heavy():
     assert heavy_after("import headwise") == []
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["verify", "--help"], ["bench", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["verify", "--help"], ["bench", "--help"], ["grade", "--help"]]
+)
 def test_help_imports_nothing_heavy(arguments):
     code = (
         "from headwise.cli.main import main\n"
@@ -209,8 +213,8 @@ def test_help_imports_nothing_heavy(arguments):
 
 def test_the_parent_of_a_verification_imports_no_torch():
     code = (
-        "from headwise.cli import main, messages, options, process, trace, verify\n"
-        "verify.command(); trace.command()\n"
+        "from headwise.cli import grade, main, messages, options, process, trace, verify\n"
+        "verify.command(); trace.command(); grade.command()\n"
         "options.request('verify', 'torch.nn:MultiheadAttention', {'timeout': 1.0, 'heads': 2})"
     )
     assert heavy_after(code) == []

@@ -216,6 +216,26 @@ def test_what_goes_wrong_is_said_in_one_line_with_its_place(graded, code, proble
     assert mark.where == f"{result.file}:{mark.line + line - 1}"
 
 
+@pytest.mark.parametrize(
+    ("function", "code", "hint"),
+    [
+        ("scores", "def scores(q, k):\n    return q @ k.mT.mT", "Every batch and every head"),
+        (
+            "merge_heads",
+            "def merge_heads(c):\n    return c.transpose(1, 2).view(len(c), c.shape[2], -1)",
+            "A transposed tensor still lies in memory",
+        ),
+        ("output", "def output(m, w_o):\n    return m @ w_o[1:]", "Print the shape after every"),
+        ("output", "def output(m, w_o):\n    return m @ W_O", ""),
+    ],
+)
+def test_what_raises_gets_a_hint_where_there_is_one_to_give(graded, function, code, hint):
+    mark = mark_of(graded(solution(**{function: code}), only=function), function)
+    assert mark.problem.startswith("raises")
+    assert mark.hint.startswith(hint)
+    assert bool(mark.hint) == bool(hint)
+
+
 def test_a_function_that_hangs_is_ended_and_the_rest_is_graded(graded):
     code = "def softmax(masked_scores):\n    while True:\n        pass"
     result = graded(solution(softmax=code), timeout=6.0)

@@ -197,6 +197,14 @@ GRADIENT_HINT = N_(
     "The numbers are right and their gradient is not: look for a part that is treated as a "
     "constant, or for a backward pass of your own."
 )
+VIEW_HINT = N_(
+    "A transposed tensor still lies in memory in its old order, so it can't simply be viewed in "
+    "another shape. Section 5 of the course says what has to come first, and why."
+)
+SCORES_HINT = N_(
+    "Every batch and every head by itself: which two of the four axes of k change places, and "
+    "which two stay?"
+)
 SHAPE_HINT = N_("Print the shape after every line and compare with the text of the function.")
 
 
@@ -205,3 +213,12 @@ def hint(stage: str, diagnosis: Diagnosis | None) -> str:
     if diagnosis is not None and diagnosis.code in HINTS:
         return _(HINTS[diagnosis.code]).format(**diagnosis.fields)
     return _(STAGE_HINTS[stage])
+
+
+def hint_for_exception(stage: str, text: str) -> str:
+    """The hint for a function that raises; "" where the message says it all."""
+    if "RuntimeError" not in text:
+        return ""
+    if "view size is not compatible" in text:
+        return _(VIEW_HINT)
+    return _(SCORES_HINT) if stage == "scores" else _(SHAPE_HINT)

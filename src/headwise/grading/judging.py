@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headwise.grading.attempt import Attempt
 from headwise.grading.diagnose import Answer, Diagnosis, diagnose
-from headwise.grading.hints import GRADIENT_HINT, HINTS, SHAPE_HINT, hint
+from headwise.grading.hints import GRADIENT_HINT, HINTS, SHAPE_HINT, hint, hint_for_exception
 from headwise.grading.marks import Mark, Trial
 from headwise.grading.parts import allowance, differences, truth
 from headwise.grading.skeleton import Part
@@ -247,7 +247,7 @@ def _explained(
             )
             return diagnosis, text, item
     if worst.tried.exception:
-        return None, _(SHAPE_HINT) if "RuntimeError" in worst.tried.exception else "", worst
+        return None, hint_for_exception(stage, worst.tried.exception), worst
     if worst.wrong_numbers and worst.wrong_numbers[0][1].shapes is not None:
         return None, _(SHAPE_HINT), worst
     return None, hint(stage, None), worst
