@@ -72,10 +72,26 @@ def sheets(m: Measured) -> list[Sheet]:
         table(
             "sizes",
             N_("D = 768, H = 12: sizes by the spec, the trace and the course's layer"),
-            {"quantity": N_("quantity"), "value": N_("value")},
+            {
+                "by_spec": N_("Dh by the spec"),
+                "by_trace": N_("Dh in the trace"),
+                "by_layer": N_("Dh in the course's layer"),
+                "scores": N_("scores in the trace"),
+                "layer_scores": N_("scores in the layer"),
+                "expected": N_("[B, H, T, T]"),
+                "gap": N_("difference of the outputs"),
+            },
             [
-                (name, str(list(value)) if isinstance(value, tuple) else value)
-                for name, value in m.sizes.items()
+                tuple(
+                    str(list(value)) if isinstance(value, tuple) else value
+                    for value in (
+                        m.sizes[name]
+                        for name in (
+                            "by_spec", "by_trace", "by_layer", "scores", "layer_scores",
+                            "expected", "gap",
+                        )
+                    )
+                )
             ],
         ),
         table(
@@ -117,8 +133,17 @@ def sheets(m: Measured) -> list[Sheet]:
         table(
             "position-0",
             N_("Weights of position 0 of a causal layer, key by key"),
-            {"kind": N_("what is agreed"), **{f"key_{i}": f"{i}" for i in range(6)}},
-            [(kind, *row, *[None] * (6 - len(row))) for kind, row in m.first.items()],
+            {
+                "key": N_("key"),
+                "causal": N_("causal mask alone"),
+                "prefix": N_("a prefix of two tokens"),
+                "sink": N_("beside a learned sink"),
+                "extra": N_("one more key for all"),
+            },
+            [
+                (key, *(row[key] if key < len(row) else None for row in m.first.values()))
+                for key in range(max(map(len, m.first.values())))
+            ],
         ),
         table(
             "scores-timed",
