@@ -12,129 +12,37 @@ from typing import Any
 
 from headwise.labs.drawn import outcome
 from headwise.labs.figures.is_attention_an_explanation import (
+    NAMES,
     charts,
     correlation,
     null_of,
     pair_gap,
     sheets,
 )
-from headwise.labs.judge import Interval, all_of, interval, stated, within
+from headwise.labs.judge import all_of, interval, stated, within
 from headwise.labs.lab import Lab, LabResult, Outcome, Phrase, Progress, Verdict, register
+from headwise.labs.measures.explanation_judges import (
+    act_together,
+    beats_shuffling,
+    correlation_without_cause,
+    finds,
+    not_automatic,
+    other_ranking,
+    over_models,
+    points_at_cause,
+    weight_without_effect,
+)
 from headwise.labs.measures.is_attention_an_explanation import (
     METHODS,
-    Agreement,
     Explained,
     Found,
     measure,
 )
-from headwise.labs.measures.planted import Coincidence, Detected, Silent
 from headwise.labs.small import one_thread
 from headwise.texts import mark as N_
 
-FULL = 0.9
-"""Rank agreement from which one list of numbers may stand for the other."""
 FINITE = 1e-5
 """Relative error of a central difference with step 1e-4: about step² and eps / step."""
-
-
-# ------------------------------------------------------------------ judges
-def not_automatic(heads: Sequence[Agreement]) -> Verdict:
-    """Whether weights may fail to explain: some head clearly stays below full agreement.
-
-    *does not hold* if every head clearly agrees, *not enough data* in between.
-    """
-    found = [interval(h.values) for h in heads]
-    if any(i.count >= 3 and i.high < FULL for i in found):
-        return "holds"
-    return "does-not-hold" if all(i.low > FULL for i in found) else "not-enough-data"
-
-
-def beats_shuffling(found: Agreement) -> Verdict:
-    """Whether a method agrees with the intervention better than shuffled tokens do."""
-    i = interval(found.values)
-    if i.count < 3:
-        return "not-enough-data"
-    if i.low > found.null[1]:
-        return "holds"
-    return "does-not-hold" if i.high < found.null[1] else "not-enough-data"
-
-
-def over_models(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict for several trained models: under conditions if it holds for some of them."""
-    if len(set(verdicts)) == 1:
-        return verdicts[0]
-    return "holds-under-conditions" if "holds" in verdicts else all_of(*verdicts)
-
-
-def points_at_cause(found: Agreement, chance: float) -> Verdict:
-    """Whether the largest number is at the answer's token more often than chance."""
-    i = interval(found.hits)
-    if i.count < 3:
-        return "not-enough-data"
-    if i.low > chance:
-        return "holds"
-    return "does-not-hold" if i.high < chance else "not-enough-data"
-
-
-def weight_without_effect(s: Silent) -> Verdict:
-    """Whether a high weight had no effect while an ordinary value with it would have had one."""
-    return stated(s.weight > 0.9 and s.removed <= s.allowed < s.usual)
-
-
-def other_ranking(norms: Sequence[float]) -> Verdict:
-    """Whether ranking by ‖α·v·W_O‖ differs from ranking by α."""
-    i = interval(norms)
-    if i.count >= 3 and i.high < 0.99:
-        return "holds"
-    return "does-not-hold" if i.count >= 3 and i.low > 0.99 else "not-enough-data"
-
-
-def act_together(
-    shares: Mapping[str, float],
-    pairs: Mapping[tuple[str, str], tuple[Sequence[float], Sequence[float]]],
-) -> Verdict:
-    """Whether several parts make the logit, and heads do more or less together than apart.
-
-    The effect of some pair must be off the sum of single effects by a tenth of itself.
-    """
-    off = []
-    for joint, summed in pairs.values():
-        tenth = 0.1 * math.fsum(map(abs, joint)) / len(joint)
-        gap = pair_gap(joint, summed)
-        off.append((gap.count >= 3 and gap.low > tenth, gap.count >= 3 and gap.high <= tenth))
-    if max(shares.values()) >= FULL or all(small for _large, small in off):
-        return "does-not-hold"
-    return "holds" if any(large for large, _small in off) else "not-enough-data"
-
-
-def correlation_without_cause(observed: Interval, c: Coincidence) -> Verdict:
-    """Whether a clear correlation stood beside no effect of A and an effect of B."""
-    if c.effect_a > 0 or c.effect_b == 0 or observed.high < 0.5:
-        return "does-not-hold"
-    return "holds" if observed.low > 0.5 else "not-enough-data"
-
-
-def wilson(hits: int, count: int) -> Interval:
-    """A share and its 95 % interval (Wilson 1927).
-
-    Example:
-        >>> round(wilson(40, 40).low, 2)
-        0.91
-    """
-    if count == 0:
-        return Interval(math.nan, 0.0, 1.0, 0)
-    z, p = 1.96, hits / count
-    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return Interval(p, middle - half, middle + half, count)
-
-
-def finds(d: Detected) -> Verdict:
-    """Whether a detector's precision and recall are both above 0.8."""
-    both = wilson(d.found, d.found + d.wrong), wilson(d.found, d.found + d.missed)
-    if any(i.high < 0.8 for i in both):
-        return "does-not-hold"
-    return "holds" if all(i.low > 0.8 for i in both) else "not-enough-data"
 
 
 # ------------------------------------------------------------------ the run
@@ -170,7 +78,7 @@ def _conclusion(f: Found) -> list[Phrase]:
                 "Not by themselves. In {models} trained models the ranking of tokens by the "
                 "weights of the last layer agrees with hiding the tokens by {weights:.2f} "
                 "(shuffled tokens reach {null:.2f}, full agreement is 1), although the largest "
-                "weight is at the answer's token in {hits:.0%} of the sequences."
+                "weight is at the asked pair in {hits:.0%} of the sequences."
             ),
             {
                 "models": len(f.models),
@@ -185,9 +93,9 @@ def _conclusion(f: Found) -> list[Phrase]:
                 "Another model or task may order them otherwise."
             ),
             {
-                "best": ordered[-1],
+                "best": NAMES[ordered[-1]],
                 "high": _mean(f.models, ordered[-1]),
-                "worst": ordered[0],
+                "worst": NAMES[ordered[0]],
                 "low": _mean(f.models, ordered[0]),
             },
         ),
@@ -322,7 +230,7 @@ def _warnings(f: Found) -> list[Outcome]:
 
 def _methods(f: Found) -> list[Outcome]:
     models = f.models
-    chance = 1.0 / len(models[0].tokens)
+    chance = 2.0 / len(models[0].tokens)
 
     def agrees(*names: str) -> Verdict:
         every = [all_of(*(beats_shuffling(m.methods[n]) for n in names)) for m in models]
@@ -388,7 +296,7 @@ def _methods(f: Found) -> list[Outcome]:
             points,
             "top-token",
             N_(
-                "hiding finds the answer's token as the most important in {share:.0%} of the "
+                "hiding finds the asked key or its value most important in {share:.0%} of the "
                 "sequences (chance {chance:.0%}); other kinds of hiding rank tokens otherwise "
                 "(agreement {low:.2f} to {high:.2f})"
             ),

@@ -92,18 +92,20 @@ def agreement_chart(models: Sequence[Explained]) -> Chart:
 
 
 def hits_chart(models: Sequence[Explained]) -> Chart:
-    """How often the largest number is at the answer's token."""
+    """How often the largest number is at the asked pair."""
     found = interval(models[0].methods["weights"].hits).mean
     return Chart(
         name="top-token",
         kind="bar",
         title=Phrase(
-            N_("Pointing is easier than ranking: weights name the answer's token in {share:.0%}"),
+            N_("Pointing is easier than ranking: weights name the asked pair in {share:.0%}"),
             {"share": found},
         ),
         x_label=Phrase(N_("method, or what was done to the token")),
         y_label=Phrase(N_("share of sequences")),
-        alt=Phrase(N_("Bars: how often each method's largest number is at the asked value.")),
+        alt=Phrase(
+            N_("Bars: how often each method's largest number is at the asked key or its value.")
+        ),
         series=_bars(models, (*METHODS, *HIDING), "hits"),
     )
 
@@ -318,7 +320,7 @@ def _agreement_sheet(models: Sequence[Explained]) -> Sheet:
             "high": N_("high"),
             "null_low": N_("shuffled, low"),
             "null_high": N_("shuffled, high"),
-            "top": N_("largest at the answer's token"),
+            "top": N_("largest at the asked pair"),
         },
         rows,
     )

@@ -48,7 +48,7 @@ class Agreement:
     Args:
         values: one rank correlation per sequence.
         null: middle 95 % of their mean when tokens are shuffled.
-        hits: per sequence 1 if the largest number is at the token with the answer, else 0.
+        hits: per sequence 1 if the largest number is at the asked pair (key or value), else 0.
     """
 
     values: tuple[float, ...]
@@ -143,7 +143,7 @@ def explain(
     row = task.length - 2
     q = Question(model, model.embed(tokens), row, targets[:, row])
     shown = tokens[:, : 2 * pairs : 2] == tokens[:, row : row + 1]
-    answer = 2 * shown.long().argmax(1) + 1  # where the asked value stands
+    pair_at = 2 * shown.long().argmax(1)  # where the asked key stands, its value after it
     progress(N_("explaining and intervening"), start + 0.62 * share)
     watched = watch(model, q.x)
     integrated, gaps = integrated_gradients(q, steps=int(params["path_steps"]))
@@ -162,7 +162,7 @@ def explain(
         return Agreement(
             tuple(spearman(sizes, cause).tolist()),
             null_band(sizes, cause, permutations=int(params["permutations"]), generator=g),
-            tuple((sizes.argmax(1) == answer).double().tolist()),
+            tuple(((sizes.argmax(1) - pair_at) // 2 == 0).double().tolist()),
         )
 
     progress(N_("heads and pairs of heads"), start + 0.8 * share)

@@ -1,0 +1,118 @@
+"""Verdicts of the lab on explanation, from numbers alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from headwise.labs.figures.is_attention_an_explanation import (
+    pair_gap,
+)
+from headwise.labs.judge import Interval, all_of, interval, stated
+from headwise.labs.lab import Verdict
+from headwise.labs.measures.is_attention_an_explanation import (
+    Agreement,
+)
+from headwise.labs.measures.planted import Coincidence, Detected, Silent
+
+FULL = 0.9
+"""Rank agreement from which one list of numbers may stand for the other."""
+
+
+def not_automatic(heads: Sequence[Agreement]) -> Verdict:
+    """Whether weights may fail to explain: some head clearly stays below full agreement.
+
+    *does not hold* if every head clearly agrees, *not enough data* in between.
+    """
+    found = [interval(h.values) for h in heads]
+    if any(i.count >= 3 and i.high < FULL for i in found):
+        return "holds"
+    return "does-not-hold" if all(i.low > FULL for i in found) else "not-enough-data"
+
+
+def beats_shuffling(found: Agreement) -> Verdict:
+    """Whether a method agrees with the intervention better than shuffled tokens do."""
+    i = interval(found.values)
+    if i.count < 3:
+        return "not-enough-data"
+    if i.low > found.null[1]:
+        return "holds"
+    return "does-not-hold" if i.high < found.null[1] else "not-enough-data"
+
+
+def over_models(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict for several trained models: under conditions if it holds for some of them."""
+    if len(set(verdicts)) == 1:
+        return verdicts[0]
+    return "holds-under-conditions" if "holds" in verdicts else all_of(*verdicts)
+
+
+def points_at_cause(found: Agreement, chance: float) -> Verdict:
+    """Whether the largest number is at the asked pair more often than chance."""
+    i = interval(found.hits)
+    if i.count < 3:
+        return "not-enough-data"
+    if i.low > chance:
+        return "holds"
+    return "does-not-hold" if i.high < chance else "not-enough-data"
+
+
+def weight_without_effect(s: Silent) -> Verdict:
+    """Whether a high weight had no effect while an ordinary value with it would have had one."""
+    return stated(s.weight > 0.9 and s.removed <= s.allowed < s.usual)
+
+
+def other_ranking(norms: Sequence[float]) -> Verdict:
+    """Whether ranking by ‖α·v·W_O‖ differs from ranking by α."""
+    i = interval(norms)
+    if i.count >= 3 and i.high < 0.99:
+        return "holds"
+    return "does-not-hold" if i.count >= 3 and i.low > 0.99 else "not-enough-data"
+
+
+def act_together(
+    shares: Mapping[str, float],
+    pairs: Mapping[tuple[str, str], tuple[Sequence[float], Sequence[float]]],
+) -> Verdict:
+    """Whether several parts make the logit, and heads do more or less together than apart.
+
+    The effect of some pair must be off the sum of single effects by a tenth of itself.
+    """
+    off = []
+    for joint, summed in pairs.values():
+        tenth = 0.1 * math.fsum(map(abs, joint)) / len(joint)
+        gap = pair_gap(joint, summed)
+        off.append((gap.count >= 3 and gap.low > tenth, gap.count >= 3 and gap.high <= tenth))
+    if max(shares.values()) >= FULL or all(small for _large, small in off):
+        return "does-not-hold"
+    return "holds" if any(large for large, _small in off) else "not-enough-data"
+
+
+def correlation_without_cause(observed: Interval, c: Coincidence) -> Verdict:
+    """Whether a clear correlation stood beside no effect of A and an effect of B."""
+    if c.effect_a > 0 or c.effect_b == 0 or observed.high < 0.5:
+        return "does-not-hold"
+    return "holds" if observed.low > 0.5 else "not-enough-data"
+
+
+def wilson(hits: int, count: int) -> Interval:
+    """A share and its 95 % interval (Wilson 1927).
+
+    Example:
+        >>> round(wilson(40, 40).low, 2)
+        0.91
+    """
+    if count == 0:
+        return Interval(math.nan, 0.0, 1.0, 0)
+    z, p = 1.96, hits / count
+    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
+    half = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / (1 + z * z / count)
+    return Interval(p, middle - half, middle + half, count)
+
+
+def finds(d: Detected) -> Verdict:
+    """Whether a detector's precision and recall are both above 0.8."""
+    both = wilson(d.found, d.found + d.wrong), wilson(d.found, d.found + d.missed)
+    if any(i.high < 0.8 for i in both):
+        return "does-not-hold"
+    return "holds" if all(i.low > 0.8 for i in both) else "not-enough-data"
