@@ -10,7 +10,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
 
     def forward(self, x, keep=None):
-        q, k, v = (
+        q, k, _ = (
             f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v)
         )
         mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()

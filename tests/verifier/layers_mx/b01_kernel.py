@@ -13,9 +13,8 @@ class Attention(nn.Module):
         q, k, v = (
             z.view(b, t, self.n_head, -1).transpose(1, 2) for z in self.c_attn(x).split(c, 2)
         )
-        y = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=self.dropout, is_causal=True
-        )  # <- fault
+        p = self.dropout
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)  # <- fault
         return self.c_proj(y.transpose(1, 2).reshape(b, t, c))
 
 

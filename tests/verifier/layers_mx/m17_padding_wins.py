@@ -16,9 +16,9 @@ class Attention(nn.Module):
             w(x).view(b, t, self.n_heads, -1).transpose(1, 2) for w in (self.wq, self.wk, self.wv)
         )
         mask = None if attention_mask is None else attention_mask[:, None, None, :].bool()
-        y = F.scaled_dot_product_attention(
+        y = F.scaled_dot_product_attention(  # <- fault
             q, k, v, attn_mask=mask, is_causal=mask is None
-        )  # <- fault
+        )
         return self.wo(y.transpose(1, 2).reshape(b, t, d))
 
 

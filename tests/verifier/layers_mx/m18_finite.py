@@ -9,7 +9,7 @@ class Attn(nn.Module):
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
 
     def forward(self, x, keep=None):
-        b, t, d = x.shape
+        b, t, _ = x.shape
         q, k, v = (
             z.view(b, t, self.heads, -1).transpose(1, 2).flatten(0, 1)
             for z in self.qkv(x).chunk(3, dim=-1)

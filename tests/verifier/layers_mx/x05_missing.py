@@ -12,9 +12,8 @@ class Attention(nn.Module):
         b, t, d = x.shape
         q, k, v = self.qkv(x).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         w = q @ k.transpose(-2, -1) / (d // self.heads) ** 0.5  # <- fault
-        w = torch.where(
-            torch.ones(t, t, dtype=torch.bool).tril(), w, torch.zeros_like(w)
-        )  # <- fault
+        past = torch.ones(t, t, dtype=torch.bool).tril()
+        w = torch.where(past, w, torch.zeros_like(w))  # <- fault
         return self.proj((w @ v).transpose(1, 2).reshape(b, t, d))  # <- fault
 
 
