@@ -349,9 +349,9 @@ LAB = register(
         },
         full={
             "dims": [8, 16, 32, 64, 128, 256, 512, 1024],
-            "rows": 2048,
+            "rows": 512,
             "keys": 64,
-            "seeds": 10,
+            "seeds": 20,
             "trained_d_k": 256,
             "steps": 600,
         },
