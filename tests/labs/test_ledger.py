@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from headwise.labs import ledger
+from headwise.labs.catalogue import all_labs
 from headwise.labs.ledger import Row
 
 GLOSSARY = Path(ledger.PATH).with_name("glossary.json")
@@ -132,6 +133,20 @@ def test_a_row_speaks_both_languages():
     assert "原始 Transformer" in row.claim("zh")
     assert "512/8" in row.truth("en")
     assert "512/8" in row.truth("zh")
+
+
+def unplaced(rows: list[Row], claimed: set[str]) -> list[str]:
+    """Rows that neither a lab measures nor wait for something, or that do both."""
+    return [row.id for row in rows if (row.id in claimed) == bool(row.waits_for)]
+
+
+def test_every_row_has_a_lab_or_says_what_it_waits_for():
+    claimed = {id_ for lab in all_labs() for id_ in lab.claims}
+    rows = list(ledger.rows().values())
+    assert claimed <= {row.id for row in rows}
+    assert unplaced(rows, claimed) == []
+    assert unplaced(rows, claimed - {"A1.1"}) == ["A1.1"]
+    assert unplaced(_changed("A1.1", waits_for="cost"), claimed) == ["A1.1"]
 
 
 def test_the_glossary_explains_each_term_once_in_both_languages():
