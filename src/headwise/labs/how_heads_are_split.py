@@ -387,7 +387,7 @@ LAB = register(
             "lengths": (16, 64, 256, 1024),
             "repeats": 100,
         },
-        minutes=(0.1, 0.1),
+        minutes=(0.15, 0.4),
         run=run,
     )
 )

@@ -305,10 +305,10 @@ LAB = register(
             "widths": (1, 2, 4, 8, 16, 32, 64),
             "payload": 16,
             "seeds": 20,
-            "steps": 500,
+            "steps": 300,
             "batch": 64,
         },
-        minutes=(0.2, 1.5),
+        minutes=(0.2, 2.0),
         run=run,
     )
 )

@@ -375,7 +375,7 @@ LAB = register(
         ),
         quick={},
         full={},
-        minutes=(0.1, 0.1),
+        minutes=(0.2, 0.2),
         run=run,
     )
 )

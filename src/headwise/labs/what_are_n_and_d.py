@@ -401,7 +401,7 @@ LAB = register(
             "widths": (2, 4, 8, 16, 32, 64),
             "draws": 100,
         },
-        minutes=(0.1, 0.3),
+        minutes=(0.2, 0.8),
         run=run,
     )
 )
