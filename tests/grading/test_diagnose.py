@@ -21,7 +21,7 @@ BY_RULE = {"X04", "T01", "axes", "factor"}
 def answers_of(stage: str, code: str) -> list[Answer] | None:
     """What a function with a fault would return, by the fault's first variant that shows."""
     chosen = samples()[stage]
-    for index in range(len(list(variants_of(stage, FAULTS[code], chosen[0]))) or 8):
+    for index in range(max(len(list(variants_of(stage, FAULTS[code], s))) for s in chosen)):
         answers = []
         for sample in chosen:
             leaves = ADAPTERS[stage].leaves(sample)
