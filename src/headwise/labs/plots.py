@@ -76,8 +76,7 @@ def _settings() -> dict[str, Any]:
     if font is not None:
         families = [font, *families] if current_language() == "zh" else [*families, font]
     return {
-        "font.family": "sans-serif",
-        "font.sans-serif": families,
+        "font.family": families,
         "svg.fonttype": "none",
         "svg.hashsalt": "headwise",
         "axes.unicode_minus": False,
@@ -171,11 +170,12 @@ def _bars(axes: Any, chart: Chart, figure: Any) -> None:
 
 
 def _heat(axes: Any, chart: Chart, figure: Any) -> None:
+    import matplotlib as mpl
     import numpy as np
 
     grid = np.array([[np.nan if v is None else v for v in row] for row in chart.grid], dtype=float)
-    image = axes.imshow(np.ma.masked_invalid(grid), cmap="Blues", aspect="auto")
-    image.cmap.set_bad("#e2e8f0")
+    colours = mpl.colormaps["Blues"].with_extremes(bad="#e2e8f0")
+    image = axes.imshow(np.ma.masked_invalid(grid), cmap=colours, aspect="auto")
     figure.colorbar(image, ax=axes, shrink=0.85)
     axes.grid(visible=False)
     if chart.row_labels:
