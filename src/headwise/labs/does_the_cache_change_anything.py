@@ -34,6 +34,7 @@ from headwise.labs.lab import (
 )
 from headwise.labs.measures.cache_judges import (
     avoids_square,
+    exponents,
     keys_stay,
     largest_gain,
     mask_needed,
@@ -141,23 +142,6 @@ def _run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     )
 
 
-def exponents(found: Growth) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Exponents (without, with) over the last doubling: of attention, and of the linear layers."""
-    n = len(found.cached)
-    at = [n // 2, n]
-
-    def power(values: Sequence[int]) -> float:
-        return log_slope(at, [values[i - 1] for i in at])[0]
-
-    return (
-        (
-            power([o.batched for o in found.recomputed]),
-            power([o.batched for o in found.cached]),
-        ),
-        (power([o.linear for o in found.recomputed]), power([o.linear for o in found.cached])),
-    )
-
-
 def _conclusion(
     equal: Sequence[Difference],
     moved: Mapping[bool, Moved],
@@ -172,6 +156,11 @@ def _conclusion(
             N_(
                 "A cache changes the cost and not the result: {runs} cached runs of {variants} "
                 "kinds of layer equal recomputation within {error:.1e}, in float64."
+            )
+            if same_result(equal) == "holds"
+            else N_(
+                "Some of the {runs} cached runs of {variants} kinds of layer differ from "
+                "recomputation beyond rounding, by up to {error:.1e}."
             ),
             {
                 "runs": len(equal),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headwise.labs.counting import log_ratios
-from headwise.labs.judge import all_of, greater, stated
+from headwise.labs.judge import all_of, greater, log_slope, stated
 from headwise.labs.lab import (
     Verdict,
 )
-from headwise.labs.measures.does_the_cache_change_anything import (
+from headwise.labs.measures.does_the_cache_change_anything import Difference, Growth, Moved
     Difference,
     Moved,
 )
@@ -81,3 +81,20 @@ def largest_gain(times: Sequence[Mapping[str, Sequence[float]]]) -> Verdict:
     if last != "holds":
         return last
     return "holds" if set(wins) == {"holds"} else "holds-under-conditions"
+
+
+def exponents(found: Growth) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Exponents (without, with) over the last doubling: of attention, and of the linear layers."""
+    n = len(found.cached)
+    at = [n // 2, n]
+
+    def power(values: Sequence[int]) -> float:
+        return log_slope(at, [values[i - 1] for i in at])[0]
+
+    return (
+        (
+            power([o.batched for o in found.recomputed]),
+            power([o.batched for o in found.cached]),
+        ),
+        (power([o.linear for o in found.recomputed]), power([o.linear for o in found.cached])),
+    )
