@@ -6,18 +6,20 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.labs.wholeness import check_repeats, check_whole, small_run
 
 from headwise.errors import UsageError
 from headwise.labs import how_many_heads as lab
 from headwise.labs.architectures import ARCHITECTURES, architecture
 from headwise.labs.measures.how_many_heads import Quality, exercise, free_sizes, layers, quality
+from headwise.labs.small import one_thread
 
 TINY = {"heads": [1, 4], "d_model": 16, "tokens": 6, "rounds": 2, "seeds": 3, "steps": 2}
 
 
 @pytest.fixture(scope="module")
 def result() -> lab.LabResult:
-    return lab.run(TINY, 0, lambda text, share: None)
+    return small_run(lab.LAB, TINY)
 
 
 def test_counts_by_hand() -> None:
@@ -51,35 +53,26 @@ def test_published_sizes_are_consistent() -> None:
 
 @pytest.mark.parametrize("task", ["text", "recall"])
 def test_quality_repeats(task: str) -> None:
-    one, two = (
-        quality(task, steps=3, seed=1, tick=lambda share: None, changes={"num_heads": 2})
-        for _ in range(2)
-    )
+    with one_thread():
+        one, two = (
+            quality(task, steps=3, seed=1, tick=lambda share: None, changes={"num_heads": 2})
+            for _ in range(2)
+        )
     assert one == two
     assert 0.0 <= one.right <= 1.0
 
 
 def test_every_claim_is_judged_and_shown(result: lab.LabResult) -> None:
-    assert {o.claim for o in result.outcomes} == set(lab.LAB.claims)
-    figures = {c.name for c in result.charts} | {s.name for s in result.sheets}
-    assert {o.figure for o in result.outcomes} <= figures
+    check_whole(lab.LAB, result)
     verdicts = {o.claim: o.verdict for o in result.outcomes}
     assert verdicts["A3.1"] == "holds-under-conditions"
     assert verdicts["A10.1"] == verdicts["A10.3"] == verdicts["A10.4"] == "holds"
-    for phrase in (*result.conclusion, *(o.measured for o in result.outcomes)):
-        assert str(phrase)
 
 
 def test_two_runs_agree_in_everything_but_time(result: lab.LabResult) -> None:
     before = torch.get_rng_state()
-    again = lab.run(TINY, 0, lambda text, share: None)
+    check_repeats(lab.LAB, result, TINY)
     assert torch.equal(before, torch.get_rng_state())
-    assert again.conclusion == result.conclusion
-    assert again.charts[:2] == result.charts[:2]
-    assert [o for o in again.outcomes if not o.timed] == [o for o in result.outcomes if not o.timed]
-    for one, two in zip(again.sheets, result.sheets, strict=True):
-        kept = [i for i, c in enumerate(one.columns) if c not in one.timed]
-        assert [[r[i] for i in kept] for r in one.rows] == [[r[i] for i in kept] for r in two.rows]
 
 
 def test_heads_that_do_not_divide() -> None:

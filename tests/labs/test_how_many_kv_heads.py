@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.labs.wholeness import check_repeats, check_whole, small_run
 
 from headwise.labs import how_many_kv_heads as lab
 from headwise.labs.architectures import architecture
@@ -23,7 +24,7 @@ TINY = {"heads": 4, "length": 32, "rounds": 3, "seeds": 3, "steps": 2}
 
 @pytest.fixture(scope="module")
 def result() -> lab.LabResult:
-    return lab.run(TINY, 0, lambda text, share: None)
+    return small_run(lab.LAB, TINY)
 
 
 def test_bytes_by_hand() -> None:
@@ -63,27 +64,17 @@ def test_times_are_positive() -> None:
 
 
 def test_every_claim_is_judged_and_shown(result: lab.LabResult) -> None:
-    assert {o.claim for o in result.outcomes} == set(lab.LAB.claims)
-    figures = {c.name for c in result.charts} | {s.name for s in result.sheets}
-    assert {o.figure for o in result.outcomes} <= figures
+    check_whole(lab.LAB, result)
     verdicts = {o.claim: o.verdict for o in result.outcomes}
     exact = ("B6.1", "B6.3", "B6.4", "B6.6", "B6.7", "B9.3", "S19")
     assert {verdicts[c] for c in exact} == {"holds"}
     assert verdicts["B6.2"] == verdicts["B6.8"] == "holds-under-conditions"
-    for phrase in (*result.conclusion, *(o.measured for o in result.outcomes)):
-        assert str(phrase)
 
 
 def test_two_runs_agree_in_everything_but_time(result: lab.LabResult) -> None:
     before = torch.get_rng_state()
-    again = lab.run(TINY, 0, lambda text, share: None)
+    check_repeats(lab.LAB, result, TINY)
     assert torch.equal(before, torch.get_rng_state())
-    assert again.conclusion == result.conclusion
-    assert again.charts[:3] == result.charts[:3]
-    assert [o for o in again.outcomes if not o.timed] == [o for o in result.outcomes if not o.timed]
-    for one, two in zip(again.sheets, result.sheets, strict=True):
-        kept = [i for i, c in enumerate(one.columns) if c not in one.timed]
-        assert [[r[i] for i in kept] for r in one.rows] == [[r[i] for i in kept] for r in two.rows]
 
 
 def test_loses_either_way() -> None:

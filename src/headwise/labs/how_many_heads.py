@@ -93,6 +93,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                     ),
                 )
             )  # fmt: skip
+    progress(N_("done"), 1.0)
     outcomes = judged(found, taken, qualities, dim, shape)
     verdicts = {o.claim: o.verdict for o in outcomes}
     return LabResult(

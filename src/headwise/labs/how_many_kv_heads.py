@@ -92,6 +92,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
             list(TASK_LABELS), steps=params["steps"], seeds=params["seeds"], seed=seed,
             tick=lambda share: progress(N_("training"), 0.1 + 0.9 * share),
         )  # fmt: skip
+    progress(N_("done"), 1.0)
     ways = variants()
     costs = {
         (task, name): loses(found[task, "MHA"], found[task, name])

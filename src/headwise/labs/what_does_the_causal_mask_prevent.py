@@ -95,6 +95,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                     ),
                 )
             )  # fmt: skip
+    progress(N_("done"), 1.0)
     fails = all_of(*(deceives(writers[RIGHT], writers[way]) for way in ("M05", "M06")))
     return LabResult(
         lab=LAB.name,

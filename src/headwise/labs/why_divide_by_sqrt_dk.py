@@ -85,6 +85,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
                     ),
                 )
             )  # fmt: skip
+    progress(N_("done"), 1.0)
     exponents = [
         log_slope(dims, [draws["raw", d][i].variance for d in dims])[0]
         for i in range(params["seeds"])

@@ -128,7 +128,9 @@ def copied(weights: Parameters, spec: AttentionSpec, kv: int) -> Parameters:
 
     def spread(matrix: Tensor | None, d: int) -> Tensor:
         assert matrix is not None
-        return matrix.unflatten(0, (kv, d)).repeat_interleave(spec.num_heads // kv, 0).flatten(0, 1)
+        heads = matrix.unflatten(0, (kv, d)).repeat_interleave(spec.num_heads // kv, 0)
+        flat: Tensor = heads.flatten(0, 1)
+        return flat
 
     return Parameters(
         q=weights.q, k=spread(weights.k, spec.head_dim), v=spread(weights.v, spec.v_head_dim),
