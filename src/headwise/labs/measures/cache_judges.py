@@ -10,9 +10,6 @@ from headwise.labs.lab import (
     Verdict,
 )
 from headwise.labs.measures.does_the_cache_change_anything import Difference, Growth, Moved
-    Difference,
-    Moved,
-)
 
 
 def same_result(differences: Sequence[Difference]) -> Verdict:
