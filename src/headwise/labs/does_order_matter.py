@@ -19,6 +19,7 @@ from headwise.labs.lab import (
 )
 from headwise.labs.lesson import judged, say
 from headwise.labs.measures import does_order_matter as ordering
+from headwise.labs.small import one_thread
 from headwise.numerics import float64_allowance
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -74,6 +75,7 @@ def generally_rotary(found: Sequence[tuple[str, str, str]]) -> Verdict:
 UNKNOWN = ("not measured", "unpublished")
 
 
+@one_thread()
 def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Run the lab."""
     began = time.perf_counter()
@@ -225,6 +227,7 @@ def _charts(
     shifts: Sequence[int],
 ) -> list[Chart]:
     names = list(ordering.KINDS)
+    short = ["none", "sine", "learned", "rotary", "ALiBi", "relative", "causal"]
     marked = (N_("wo (first, then last)"), N_("ai (in the middle)"), N_("ni (last, then first)"))
     kinds = ["weights", "weights put back", "outputs put back", "pooled"]
     return [
@@ -235,7 +238,7 @@ def _charts(
             say(N_("change of a character's output (95 % interval)")),
             say(N_("Bars for seven ways and three characters. Without positions all three are at "
                    "0; each encoding and the causal mask alone are above 0.")),
-            series=[_series(say(label), names, [interval(people[n][i]) for n in names])
+            series=[_series(say(label), short, [interval(people[n][i]) for n in names])
                     for i, label in enumerate(marked)],
         ),
         Chart(

@@ -23,6 +23,7 @@ from headwise.labs.lab import (
 from headwise.labs.lesson import future, gap, judged, lesson_layer, normal, official, padding, say
 from headwise.labs.measures import is_mine_the_same_as_pytorch as sameness
 from headwise.labs.measures import what_true_means as polarity
+from headwise.labs.small import one_thread
 from headwise.numerics import float64_allowance
 from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
@@ -108,6 +109,7 @@ def real_error() -> str:
     return ""
 
 
+@one_thread()
 def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Run the lab."""
     began = time.perf_counter()

@@ -22,6 +22,7 @@ from headwise.labs.lab import (
 )
 from headwise.labs.lesson import judged, say
 from headwise.labs.measures import mask_before_or_after_softmax as hiding
+from headwise.labs.small import one_thread
 from headwise.numerics import eps
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -76,6 +77,7 @@ def strictly_upper(rows: Sequence[tuple[int, float, float, float]]) -> Verdict:
     return "holds-under-conditions" if nan[0] > 0 else "holds"
 
 
+@one_thread()
 def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Run the lab."""
     began = time.perf_counter()
@@ -217,8 +219,8 @@ def _charts(
     return [
         Chart(
             "hidden-weight", "heat",
-            say(N_("±1e-9 hides nothing; −1e4 hides only while scores are small (float32)")),
-            say(N_("visible / hidden scores; the cells are the weight of the hidden keys")),
+            say(N_("±1e-9 hides nothing, −1e4 only while scores are small")),
+            say(N_("visible / hidden scores; cells: weight of the hidden keys, float32")),
             say(N_("number, and how it is written")),
             say(N_("Table for twelve ways. −∞, finfo.min and −1e9 are at 0 everywhere; −1e4 "
                    "reaches 1 for shifted scores; ±1e-9 is between 0.5 and 1 everywhere.")),
@@ -226,7 +228,7 @@ def _charts(
                 [_cell(fills, v, how, kind)["hidden"] for kind in hiding.SCORES]
                 for how in HOWS for v in hiding.VALUES
             ],
-            row_labels=[f"{v}, {how}" for how in HOWS for v in hiding.VALUES],
+            row_labels=[f"{v} {how}" for how in HOWS for v in hiding.VALUES],
             column_labels=["0 / 0", "−2e4 / −2e4", "0 / +2e4"],
         ),
         Chart(

@@ -20,6 +20,7 @@ from headwise.labs.lab import (
 )
 from headwise.labs.lesson import judged, say
 from headwise.labs.measures import padding_mask_on_the_wrong_axis as placing
+from headwise.labs.small import one_thread
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
@@ -72,6 +73,7 @@ def any_mask(rows: Rows) -> Verdict:
     return stated(all(r[name] == 0 for r in rows for name in names))
 
 
+@one_thread()
 def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Run the lab."""
     began = time.perf_counter()

@@ -23,6 +23,7 @@ from headwise.labs.lab import (
 )
 from headwise.labs.lesson import judged, say
 from headwise.labs.measures import what_does_rope_encode as turning
+from headwise.labs.small import one_thread
 from headwise.numerics import eps, float64_allowance
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -64,6 +65,7 @@ def acts_on_scores(stages: Mapping[str, float]) -> Verdict:
     return stated(still and moved)
 
 
+@one_thread()
 def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Run the lab."""
     began = time.perf_counter()

@@ -23,6 +23,7 @@ from headwise.labs.lab import (
 )
 from headwise.labs.lesson import judged, say
 from headwise.labs.measures import why_subtract_the_maximum as overflowing
+from headwise.labs.small import one_thread
 from headwise.numerics import eps
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -66,6 +67,7 @@ def tiled(rows: Rows, terms: int) -> Verdict:
     return all_of(*(within(r["gap"], 8 * terms * eps(getattr(torch, r["dtype"]))) for r in rows))
 
 
+@one_thread()
 def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Run the lab."""
     began = time.perf_counter()

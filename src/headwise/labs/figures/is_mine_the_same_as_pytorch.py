@@ -22,6 +22,7 @@ def charts(
 ) -> list[Chart]:
     """The charts."""
     names = list(forward)
+    short = [case.removesuffix("-padding") for case in cases]
     allowed = [max(r["allowed"] for r in rows if r["dtype"] == t) for t in names]
     tolerances = [10.0**k for k in range(-17, 3, 2)]
     errors = [max(s.error for s in found) for found in of_code.values()]
@@ -84,10 +85,10 @@ def charts(
                 first=counts[0]["unseen"],
                 n=len(of_code),
             ),
-            x_label=say(N_("input of the test")),
+            x_label=say(N_("input of the test (right, left: side of its padding)")),
             y_label=say(N_("faults of the catalogue")),
             series=[
-                Series(say(label), list(cases), [float(c[name]) for c in counts])
+                Series(say(label), short, [float(c[name]) for c in counts])
                 for name, label in (
                     ("unseen", N_("no sign at all")),
                     ("raises", N_("an error instead of wrong numbers")),
