@@ -92,8 +92,7 @@ def chapter(result: LabResult, pictures: Pictures) -> list[Block]:
         *(Text(str(sentence)) for sentence in result.conclusion),
         Pairs(tuple((label, text) for label, text in facts if text)),
     ]
-    for chart in result.charts:
-        blocks.append(Figure(pictures[result.lab, chart.name], str(chart.alt)))
+    blocks += [Figure(pictures[result.lab, c.name], str(c.alt)) for c in result.charts]
     blocks += [sheet_table(sheet) for sheet in result.sheets if sheet.shown]
     if result.outcomes:
         blocks += [Heading(_("What it says about the course"), 3), outcome_table(result.outcomes)]

@@ -90,10 +90,10 @@ def verify(
 
 def _words_of(spec: AttentionSpec) -> dict[str, Any]:
     """A spec in the flat words of the command line, everything declared."""
-    return {"spec": spec, "causal": spec.is_causal, "d_model": spec.d_model,
-            "num_heads": spec.num_heads, "num_kv_heads": spec.num_kv_heads,
-            "head_dim": spec.head_dim, "v_head_dim": spec.v_head_dim,
-            "rope": None if spec.rope is None else spec.rope.pairs, "scale": spec.scale}  # fmt: skip
+    names = ("d_model", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "scale")
+    sizes = {name: getattr(spec, name) for name in names}
+    rope = None if spec.rope is None else spec.rope.pairs
+    return {"spec": spec, "causal": spec.is_causal, "rope": rope, **sizes}
 
 
 def cannot_run(request: Mapping[str, Any], error: TargetError) -> Report:

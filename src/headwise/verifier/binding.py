@@ -467,10 +467,8 @@ def bind_function(
     """A subject for a function of projected heads, (B, H, T, D)."""
     name = getattr(function, "__name__", "")
     parameters = parameters_of(function)
-    if name in TABLE and not parameters:
-        plan = TABLE[name]
-    else:
-        plan = plan_call(parameters, layer=False)
+    builtin = name in TABLE and not parameters
+    plan = TABLE[name] if builtin else plan_call(parameters, layer=False)
     if plan.x is None or plan.key is None or plan.value is None:
         raise TargetError(
             _("{label} does not take q, k and v").format(label=label),
@@ -535,14 +533,14 @@ def bind_function(
             extra[plan.causal] = switch
         if plan.training is not None and options.training:
             extra[plan.training] = True
-        if plan.grouped is not None and inputs.q is not None and inputs.k is not None:
-            if inputs.q.shape[1] != inputs.k.shape[1]:
-                extra[plan.grouped] = True
+        heads = [t.shape[1] for t in (inputs.q, inputs.k) if t is not None]
+        if plan.grouped is not None and len(set(heads)) == 2:
+            extra[plan.grouped] = True
         if positional or not parameters:
             result = obj(*qkv, **extra)
         else:
-            given = dict(zip((plan.x, plan.key, plan.value), qkv, strict=True))
-            result = obj(**given, **extra)  # type: ignore[misc]
+            names = (str(plan.x), str(plan.key), str(plan.value))
+            result = obj(**dict(zip(names, qkv, strict=True)), **extra)
         if options.layout == "BTHD" and isinstance(result, Tensor):
             result = result.transpose(1, 2)
         return result

@@ -777,7 +777,7 @@ class Engine:
                         case=case.name,
                         passed=False,
                         note=f"{type(more['error']).__name__}: {_first_line(more['error'])}",
-                    )  # fmt: skip
+                    )
                 )
                 self._gradient_error(case, more["error"])
                 return

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from headwise.report import Finding
 from headwise.texts import translate as _
 from headwise.verifier.faults import FAULTS
-from headwise.verifier.session import CORRECT
 from headwise.verifier.shrink import shrink
 
 if TYPE_CHECKING:

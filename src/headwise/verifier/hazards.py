@@ -175,7 +175,8 @@ def _nan_note(engine: Engine, case: Case, reading: Reading, variant: Variant | N
         )
         real = engine.session.real_rows(case, reading)
         note.where = _(
-            "case {case} ({sizes}): {count} rows without a visible key are NaN, and {real} real rows"
+            "case {case} ({sizes}): {count} rows without a visible key are NaN, and {real} real "
+            "rows"
         ).format(
             case=case.name,
             sizes=case.sizes(),
@@ -347,8 +348,10 @@ def half_sums(engine: Engine, theory: Theory) -> Note | None:
     if theory.faults or "self" not in engine.subject.offers or session.dtype is not torch.float64:
         return None
     counts = [_operations(engine, reading, size) for size in (8, 16, 24)]
-    if None in counts or counts[1] <= counts[0] or counts[2] - counts[1] > 1.2 * (
-        counts[1] - counts[0]
+    if (
+        None in counts
+        or counts[1] <= counts[0]
+        or counts[2] - counts[1] > 1.2 * (counts[1] - counts[0])
     ):
         return None
     per_token = (counts[2] - counts[1]) / 8

@@ -113,7 +113,7 @@ def tokens(name: str) -> list[str]:
 
 
 def role_of(name: str) -> str | None:
-    """What a parameter is, by its name: q, k, v, o, qkv, kv, q_norm, k_norm, sinks, positions, …
+    """What a parameter is, by its name: q, k, v, o, qkv, kv, q_norm, k_norm, sinks or positions.
 
     Example:
         >>> [role_of(n) for n in ("q_proj.weight", "Wqkv.weight", "to_out.0.bias", "c_proj.weight")]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 
@@ -24,6 +24,7 @@ from headwise.verifier.subject import Subject
 SCHEMES: dict[str, str] = {"hf": "headwise.integrations.transformers:subject"}
 """Kinds of targets that other packages provide: ``scheme:NAME`` → module and function."""
 
+
 class ImportClock:
     """Seconds spent on importing targets, apart from building and calling them."""
 
@@ -31,7 +32,7 @@ class ImportClock:
         self.seconds = 0.0
         self._started = 0.0
 
-    def __enter__(self) -> ImportClock:
+    def __enter__(self) -> Self:
         self._started = time.perf_counter()
         return self
 
@@ -277,7 +278,7 @@ def _maker(
 ) -> Callable[[], Any]:
     if build is not None:
         return build
-    if inspect.isclass(thing):
+    if inspect.isclass(thing) and issubclass(thing, nn.Module):
         merged = {**(declared or {}), **words}
         return lambda: construct(thing, merged, init, cross=cross, seed=seed)[0]
     return lambda: thing

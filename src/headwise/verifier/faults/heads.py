@@ -24,7 +24,8 @@ def bare_view(flat: Tensor, heads: int) -> Tensor:
 
 def channel_major(flat: Tensor, heads: int) -> Tensor:
     """(B, T, H·D) read as (B, T, D, H)."""
-    return flat.unflatten(-1, (-1, heads)).permute(0, 3, 1, 2)
+    cut: Tensor = flat.unflatten(-1, (-1, heads))
+    return cut.permute(0, 3, 1, 2)
 
 
 def split_with(cut: str, names: str = "qkv") -> StageFunction:

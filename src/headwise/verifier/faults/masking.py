@@ -82,7 +82,7 @@ def swap_rule(name: str, new: Callable[[Setting], Tensor]) -> Rule:
     def rule(s: Setting) -> Tensor:
         if name not in s.rules:
             raise NothingToDoError(name)
-        return s.visible(**{name: new(s)})
+        return s.visible((), **{name: new(s)})
 
     return rule
 

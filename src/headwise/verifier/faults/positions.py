@@ -19,7 +19,7 @@ from headwise.reference.definition import (
 )
 from headwise.reference.positions import alibi_slopes, rotate, sinusoidal_table
 from headwise.reference.setting import Setting
-from headwise.spec import Alibi, AttentionSpec, Learned, Rope, Sinusoidal
+from headwise.spec import Alibi, AttentionSpec, Learned, Pairs, Rope, Sinusoidal
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register, under
 
@@ -30,7 +30,7 @@ BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 5000000.0, 1000.0, 100.0, 10.0,
 # ------------------------------------------------------------------ rotation
 def pairs_swapped(spec: AttentionSpec) -> Iterable[Variant]:
     if spec.rope is not None:
-        other = "neighbours" if spec.rope.pairs == "halves" else "halves"
+        other: Pairs = "neighbours" if spec.rope.pairs == "halves" else "halves"
         rope = dataclasses.replace(spec.rope, pairs=other)
         yield Variant(f"{other} pairs", {"positions": under(apply_positions, positions=rope)})
 

@@ -177,7 +177,7 @@ def norm_across_heads(spec: AttentionSpec) -> Iterable[Variant]:
 
     def all_heads(x: Tensor, gain: Tensor | None) -> Tensor:
         flat = normalise_last(x.transpose(1, 2).flatten(2), norm, None)
-        heads = flat.unflatten(2, (x.shape[1], -1)).transpose(1, 2)
+        heads: Tensor = flat.unflatten(2, (x.shape[1], -1)).transpose(1, 2)
         return heads if gain is None else heads * gain
 
     def stage(t: Trace, s: Setting) -> None:
@@ -195,8 +195,8 @@ def norm_across_heads(spec: AttentionSpec) -> Iterable[Variant]:
 
 def norm_other_side(spec: AttentionSpec) -> Iterable[Variant]:
     if spec.qk_norm is not None and spec.rope is not None:
-        other = {"before-rope": "after-rope", "after-rope": "before-rope"}[spec.qk_norm.order]
-        norm = dataclasses.replace(spec.qk_norm, order=other)
+        before = spec.qk_norm.order == "before-rope"
+        norm = dataclasses.replace(spec.qk_norm, order="after-rope" if before else "before-rope")
         yield Variant("", {"positions": under(apply_positions, qk_norm=norm)})
 
 
