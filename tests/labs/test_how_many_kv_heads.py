@@ -92,6 +92,7 @@ def test_some_loss_either_way() -> None:
     assert lab.some_loss(["does-not-hold", "not-enough-data"]) == "does-not-hold"
     assert lab.some_loss(["not-enough-data", "not-enough-data"]) == "not-enough-data"
     assert lab.some_loss(["holds", "does-not-hold"]) == "not-enough-data"
+    assert lab.some_loss(["holds", *["not-enough-data"] * 3]) == "not-enough-data"
 
 
 def test_grouped_either_way() -> None:

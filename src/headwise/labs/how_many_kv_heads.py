@@ -48,13 +48,16 @@ def loses(full: Sequence[Quality], shared: Sequence[Quality]) -> Verdict:
 def some_loss(comparisons: Sequence[Verdict]) -> Verdict:
     """Whether sharing costs quality, over several comparisons.
 
-    *holds* if all show it, *holds under conditions* if some do and none shows the opposite,
-    *does not hold* if some show the opposite and none shows it, else *not enough data*.
+    *holds* if all show it, *holds under conditions* if at least half do and none shows the
+    opposite, *does not hold* the other way round, else *not enough data*: one interval of many
+    that excludes zero may be chance.
     """
-    shown, opposite = (v in comparisons for v in ("holds", "does-not-hold"))
-    if shown and not opposite:
+    some = {v: v in comparisons for v in ("holds", "does-not-hold")}
+    half = {v: 2 * comparisons.count(v) >= len(comparisons) for v in some}
+    if half["holds"] and not some["does-not-hold"]:
         return "holds" if set(comparisons) == {"holds"} else "holds-under-conditions"
-    return "does-not-hold" if opposite and not shown else "not-enough-data"
+    opposite = half["does-not-hold"] and not some["holds"]
+    return "does-not-hold" if opposite else "not-enough-data"
 
 
 def grouped(models: Sequence[Architecture]) -> Verdict:
