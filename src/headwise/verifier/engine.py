@@ -632,7 +632,7 @@ class Engine:
                 runner_up=diagnosis.runner_up,
                 shown_on=diagnosis.shown_on,
             )
-            if fault.code == "P02" and not theory.reading.layout.fused:
+            if fault.code in ("P02", "P03") and not theory.reading.layout.fused:
                 note.kind = "bug"  # separate matrices have names that say which is which
             if fault.code == "M03":
                 note.evidence.extend(head_axis_evidence(self, single))
