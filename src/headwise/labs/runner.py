@@ -92,10 +92,17 @@ def run(job: Job, notify: Notify) -> LabResult:
     Raises:
         HeadwiseError: parameters that the lab refuses.
     """
-    started = time.perf_counter()
-    result = job.lab.run(
-        job.params, job.seed, lambda text, share: notify(job.lab, text, min(max(share, 0.0), 1.0))
-    )
+    import torch
+
+    def told(text: str, share: float) -> None:
+        notify(job.lab, text, min(max(share, 0.0), 1.0))
+
+    started, threads = time.perf_counter(), torch.get_num_threads()
+    torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
+    try:
+        result = job.lab.run(job.params, job.seed, told)
+    finally:
+        torch.set_num_threads(threads)
     notify(job.lab, "", 1.0)
     data = result.to_json()
     return LabResult.from_json({**data, "seconds": time.perf_counter() - started})

@@ -121,9 +121,7 @@ def declared_subject(
         stem = Path(file).stem
         recipe = Recipe((f"from {stem} import {adapter_names}",), "headwise_build()", written)
     stated = frozenset(merged) | (
-        frozenset(
-            {"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm"}
-        )
+        frozenset({"alignment", "causal", "rope", "scale", "window", "padding_mask", "qk_norm"})
         if declared
         else frozenset()
     )

@@ -266,7 +266,6 @@ class Search:
                 continue
             rows = self.session.real_rows(case, reading)
             for scope, added in itertools.product(("all", "padding", "causal"), (False, True)):
-
                 made = functools.partial(filled, scope=scope, added=added)
                 value = fit_number(
                     functools.partial(self._rows_under, case, reading, made),

@@ -119,7 +119,6 @@ class Lift(TorchFunctionMode):
             kwargs["copy"] = True
         return func(*args, **kwargs)
 
-
     def __enter__(self) -> Self:
         if self.tables:
             self._default = torch.get_default_dtype()
