@@ -1,0 +1,54 @@
+"""F33 mup scale where sqrt expected
+
+Fault: The model is specified with 1/sqrt(d_head) but computes 1/d_head (muP), or the other way round; a close
+relative is the wrong query_pre_attn_scalar.
+Report: https://github.com/charliezchen/scaling-matrix-preconditioning/issues/2
+Report: https://github.com/huggingface/transformers/issues/31891
+Layer: d_model 32, n_heads 4, n_kv_heads 4, d_head 8, causal no, RoPE none
+Mask convention: no mask argument
+Weights: separate nn.Linear for q, k, v, o (weight is out x in); head h owns rows h*d_head:(h+1)*d_head
+Expected diagnosis: effective scale is 1/d_head instead of 1/sqrt(d_head) (scale applied twice, or muP scaling)
+"""
+import torch
+import torch.nn as nn
+
+CASE = dict(id='F33', kind='scale', d_model=32, n_heads=4, n_kv_heads=4, d_head=8, causal=False, rope=None,
+            layout='separate', shows=['plain', 'one'], quiet=[])
+
+
+class Attn(nn.Module):
+    def __init__(self, dim=32, heads=4):
+        super().__init__()
+        self.h, self.d = heads, dim // heads
+        self.q, self.k, self.v, self.o = (nn.Linear(dim, dim) for _ in range(4))
+
+    def split(self, t):
+        return t.view(t.shape[0], t.shape[1], self.h, self.d).transpose(1, 2)
+
+    def merge(self, t):
+        return t.transpose(1, 2).flatten(2)
+
+    def forward(self, x):
+        q, k, v = (self.split(f(x)) for f in (self.q, self.k, self.v))
+        s = q @ k.transpose(-1, -2) / self.d
+        return self.o(self.merge(s.softmax(-1) @ v))
+
+
+def build():
+    torch.manual_seed(0)
+    return Attn().double().eval()
+
+
+def run(layer, x, keep=None):
+    return layer(x) if keep is None else layer(x, keep)
+
+
+HEADWISE = {'kind': 'layer',
+ 'd_model': 32,
+ 'num_heads': 4,
+ 'num_kv_heads': 4,
+ 'head_dim': 8,
+ 'v_head_dim': 8,
+ 'weights': {'layout': 'separate', 'q': 'q', 'k': 'k', 'v': 'v', 'o': 'o'}}
+headwise_build = build
+headwise_run = run
