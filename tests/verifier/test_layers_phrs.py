@@ -13,6 +13,7 @@ import pytest
 
 from headwise.verifier.api import verify
 from headwise.verifier.faults import FAULTS
+from headwise.verifier.target import load_file
 
 LAYERS = Path(__file__).parent / "layers_phrs"
 
@@ -217,3 +218,22 @@ def test_the_twin_is_right_when_the_file_declares_nothing(stem: str, tmp_path: P
     report = verify(f"{path}:{name}", **flags)
     assert report.verdict == "matches"
     assert not accused(report)
+
+
+NARROW: dict[str, dict[str, object]] = {
+    "c_rotary_complex64": {"causal": True, "rope": "neighbours"},
+    "c_rotary_float32": {"causal": True, "rope": "halves"},
+    "c_slopes_float32": {"causal": True, "alibi": True},
+}
+"""Right layers whose tables are float32, as in published code."""
+
+
+@pytest.mark.parametrize("stem", NARROW)
+@pytest.mark.parametrize("built", [False, True])
+def test_tables_in_float32_are_no_fault(stem: str, built: bool) -> None:
+    target = f"{LAYERS / stem}.py:Attention"
+    report = verify(
+        load_file(LAYERS / f"{stem}.py").Attention() if built else target, **NARROW[stem]
+    )
+    assert report.verdict == "matches"
+    assert [(f.code, f.kind) for f in report.findings] == [("HW-D02", "numerics")]

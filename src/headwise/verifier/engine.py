@@ -257,7 +257,7 @@ class Engine:
                     return found
         self._use_precision("float64")
         best: Diagnosis | None = None
-        for precision in reversed(list(self._precisions())):  # the finest one first
+        for precision in sorted(self._precisions(), key=lambda name: name != "lifted"):
             self._use_precision(precision)
             self.phase("diagnosing")
             found = self._search_faults(plain, masked)
@@ -295,7 +295,7 @@ class Engine:
             from headwise.verifier.properties import call_once
 
             self._use_precision("lifted")
-            self._narrow = set()
+            self._narrow = {torch.float32} if self.session.keeps_narrow_tables() else set()
             runnable = [c for c in self.cases if c.inputs.kv_len > 1 and self.runs(c)]
             for case in runnable[:2]:
                 with Narrow() as narrow:

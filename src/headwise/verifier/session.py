@@ -170,6 +170,15 @@ class Session:
             return contextlib.nullcontext()
         return Lift(tables=self.subject.angles is None, halves=self.halves)
 
+    def keeps_narrow_tables(self) -> bool:
+        """Whether it is a finished module with tables in float32, which can't be made anew."""
+        if self.rebuilds() or not isinstance(self.object, nn.Module):
+            return False
+        made = self.subject.make()
+        held = [t for m in made.modules() for t in vars(m).values() if isinstance(t, Tensor)]
+        narrow = (torch.float32, torch.complex64)
+        return any(t.dtype in narrow for t in (*made.buffers(), *held))
+
     def rebuilds(self) -> bool:
         """Whether making the target again makes another module."""
         return isinstance(self.object, nn.Module) and self.subject.make() is not self.subject.make()

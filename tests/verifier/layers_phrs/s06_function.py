@@ -1,5 +1,3 @@
-
-
 def attention(q, k, v):
     # should be weights = (q @ k.transpose(-1, -2) / k.size(-1) ** 0.5).softmax(-1)
     weights = (q @ k.transpose(-1, -2) / v.size(-1) ** 0.5).softmax(-1)  # <- fault
