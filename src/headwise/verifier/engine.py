@@ -24,7 +24,7 @@ from headwise.verifier.diagnose import Diagnosis, Search, Theory
 from headwise.verifier.evidence import Location
 from headwise.verifier.evidence_texts import head_axis_evidence
 from headwise.verifier.faults import FAULTS, Fault, Variant
-from headwise.verifier.properties import looks_ahead
+from headwise.verifier.properties import batch_dependent, looks_ahead
 from headwise.verifier.readings import base_spec, layouts_of, readings
 from headwise.verifier.session import Reading, Session, gap
 from headwise.verifier.subject import Subject
@@ -396,6 +396,9 @@ class Engine:
                 if complete is not None:
                     same = [t for t in theories if self._extend(t, masked) is not None]
                     return self._done(complete, tuple(t.codes[0] for t in same))
+        mixed = batch_dependent(self, chosen[0])
+        if mixed is not None and mixed.case is not None and not mixed.case.masked:
+            return self._done(None, (), self._styled_default(chosen[0], masked))
         self.search.deadline = time.process_time() + PAIR_SECONDS
         paired = self._pairs(chosen, plain, masked)
         if paired is not None:
@@ -656,8 +659,6 @@ class Engine:
         return lost, case.inputs.kv_len == 1
 
     def _unexplained(self, diagnosis: Diagnosis) -> None:
-        from headwise.verifier.properties import batch_dependent
-
         fault = FAULTS["U00"]
         cases = [self.case_named(name) for name in diagnosis.shown_on]
         numeric = [c for c in cases if self.runs(c, diagnosis.reading)]
