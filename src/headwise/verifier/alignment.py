@@ -271,19 +271,19 @@ class Alignment:
     @cached_property
     def faulty_channels(self) -> list[Match]:
         """The same for the first channels of every head, which alone are turned."""
-        found = []
+        found: list[Match] = []
         for op in self.forward:
             for value in op.results:
                 got, room = self.array(value), self.tolerances[op.index]
                 if got is None or not op.frames:
                     continue
-                for name in ("q_pos", "k_pos"):
-                    if (
-                        name in self.new
-                        and self.wrong[name].starts_with(got, room)
-                        and not self.right[name].starts_with(got, room)
-                    ):
-                        found.append(Match(op, name, RESHAPED + 1, value))
+                found.extend(
+                    Match(op, name, RESHAPED + 1, value)
+                    for name in ("q_pos", "k_pos")
+                    if name in self.new
+                    and self.wrong[name].starts_with(got, room)
+                    and not self.right[name].starts_with(got, room)
+                )
         return found
 
     @cached_property
