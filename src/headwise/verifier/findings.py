@@ -13,8 +13,9 @@ from headwise.verifier.faults import FAULTS
 from headwise.verifier.shrink import shrink
 
 if TYPE_CHECKING:
-    from headwise.verifier.engine import Engine, Note
+    from headwise.verifier.engine import Engine
     from headwise.verifier.evidence import Location
+    from headwise.verifier.notes import Note
 
 TABLES = ("R03", "R07", "R13", "R14", "H03", "H04")
 """Faults of what a constructor may prepare: the recording starts before it."""

@@ -24,12 +24,14 @@ from headwise.verifier.faults.masking import (
     plain_softmax,
 )
 from headwise.verifier.faults.softmax import without_maximum
+from headwise.verifier.gradients import upstream
 from headwise.verifier.lift import Listener
+from headwise.verifier.notes import Note
 from headwise.verifier.properties import call_once
 from headwise.verifier.session import Reading, gap
 
 if TYPE_CHECKING:
-    from headwise.verifier.engine import Engine, Note
+    from headwise.verifier.engine import Engine
 
 WEAK = (
     -1e4, -1e3, -100.0, -50.0, -99.0, -200.0, -500.0, -999.0, -5e3, -9e3, -9999.0,
@@ -56,8 +58,6 @@ def look_for_hazards(engine: Engine, theory: Theory) -> None:
 
 
 def _note(code: str, case: Case | None, **changes: Any) -> Note:
-    from headwise.verifier.engine import Note
-
     return Note(FAULTS[code], case=case, **changes)
 
 
@@ -207,8 +207,8 @@ MATRICES = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O"}
 
 def nan_gradient_names(engine: Engine, case: Case, reading: Reading) -> tuple[list[str], list[str]]:
     """Names of inputs and weight matrices whose gradient has NaN, and of those that stay finite."""
-    upstream = engine.upstream(case, reading)
-    got = engine.session.gradients(case, reading, upstream)
+    given = upstream(engine, case, reading)
+    got = engine.session.gradients(case, reading, given)
     if got.error is not None:
         return [], []
     bad = {n: g for n, g in got.values.items() if g is not None and bool(g.isnan().any())}

@@ -21,6 +21,7 @@ from headwise.verifier.evidence import Location
 from headwise.verifier.faults import FAULTS, Variant
 from headwise.verifier.faults.masking import drop_rule, hiding
 from headwise.verifier.lift import Listener
+from headwise.verifier.notes import Note
 from headwise.verifier.recorder import Operation, Recording, record
 from headwise.verifier.session import Reading, gap
 
@@ -77,8 +78,6 @@ def _same(a: Tensor | None, b: Tensor | None) -> bool:
 
 def check_twice(engine: Engine) -> bool:
     """Two identical calls, and a call after a different one. True if the result is random."""
-    from headwise.verifier.engine import Note
-
     engine.phase("two identical calls")
     forms = [r for r in engine.all_readings if any(engine.runs(c, r) for c in engine.cases)]
     reading = forms[0] if forms else engine.reading
@@ -142,8 +141,6 @@ def check_twice(engine: Engine) -> bool:
 def _random(
     engine: Engine, case: Case, reading: Reading, first: Tensor | None, second: Tensor | None
 ) -> bool:
-    from headwise.verifier.engine import Note
-
     difference = gap(first, second) if first is not None and second is not None else float("inf")
     engine.checks.append(
         Check(name="repeatable", case=case.name, passed=False, error=difference, allowed=0.0)
@@ -224,8 +221,6 @@ def _dropped(tensor: Tensor, stage: Tensor) -> bool:
 
 def batch_dependent(engine: Engine, reading: Reading) -> Any:
     """B03 as a note, if a sample's result depends on its neighbours; None otherwise."""
-    from headwise.verifier.engine import Note
-
     names = ("plain", "left padding", "right padding")
     for case in (c for c in engine.cases if c.name in names and c.inputs.batch > 1):
         outcome = engine.session.outcome(case, reading)
@@ -308,8 +303,6 @@ def _same_steps(a: Recording, b: Recording) -> Iterator[tuple[Operation, Operati
 
 def check_returned_weights(engine: Engine, theory: Theory) -> None:
     """Compare returned attention weights, and the output on the path that returns them (M20)."""
-    from headwise.verifier.engine import Note
-
     reading = theory.reading
     asked = True if "weights" in engine.subject.offers else None
     adapter = bool(engine.subject.styles and engine.subject.styles[0].shape == "adapter")
@@ -393,8 +386,6 @@ def causal_right_padding(engine: Engine) -> None:
 
 def dropout_place(engine: Engine) -> None:
     """X07: in training mode, is dropout applied to the scores instead of the weights?"""
-    from headwise.verifier.engine import Note
-
     reading = engine.reading
     case = next((c for c in engine.cases if c.name == "plain"), None)
     if case is None:

@@ -18,7 +18,8 @@ from headwise.verifier.cases import Case, lengths_to_keep
 from headwise.verifier.session import Reading, Session, gap
 
 if TYPE_CHECKING:
-    from headwise.verifier.engine import Engine, Note
+    from headwise.verifier.engine import Engine
+    from headwise.verifier.notes import Note
 
 SECONDS = 0.6
 CLEAR = 1e-6

@@ -13,6 +13,7 @@ from headwise.verifier.diagnose import Theory
 from headwise.verifier.engine import Engine
 from headwise.verifier.recorder import record
 from headwise.verifier.stagewise import align, trace_document
+from headwise.verifier.strategy import diagnose
 from headwise.verifier.subject import Subject
 
 PREFERRED = ("plain", "cross", "left padding")
@@ -38,7 +39,7 @@ def trace_subject(
     """
     engine = Engine(subject, seed=seed, phase=phase)
     engine.find_form()
-    diagnosis = engine.diagnose()
+    diagnosis = diagnose(engine)
     theory = diagnosis.theory or Theory(diagnosis.reading)
     names = [c.name for c in engine.cases]
     wanted = case or next((n for n in PREFERRED if n in names), names[0])
