@@ -103,7 +103,7 @@ def _list(*, as_json: bool) -> int:
         )
         for lab in labs
     )
-    columns = ("#", _("lab"), _("after"), _("minutes quick / full"), _("claims"))
+    columns = ("#", _("lab"), _("after"), _("minutes\nquick / full"), _("claims"))
     blocks = (Table(columns, rows), Text(_("headwise lab NAME… or: headwise lab all"), "quiet"))
     messages.show_document(Document(_("Experiments"), blocks, current_language()), sys.stdout)
     return 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from headwise.document import Block, Document, Figure, Heading, Pairs, Table, Text, Tone
-from headwise.labs.lab import LABS, VERDICTS, LabResult, Outcome, Sheet, Value
+from headwise.labs.lab import LABS, VERDICTS, LabResult, Outcome, Sheet, Value, in_order
 from headwise.labs.ledger import Row, rows
 from headwise.labs.plots import font_advice
 from headwise.texts import current_language
@@ -161,14 +161,14 @@ def reason(row: Row) -> str:
     """Why a row has no verdict in this run."""
     if row.waits_for:
         return _("waits for: {what}").format(what=row.waits_for)
-    home = next((lab.name for lab in LABS.values() if row.id in lab.claims), "")
+    home = next((lab.name for lab in in_order() if row.id in lab.claims), "")
     if home:
         return _("not in this run: headwise lab {name}").format(name=home)
     return _("no lab measures it")
 
 
 def ledger_data(results: Sequence[LabResult]) -> list[dict[str, Value]]:
-    """The ledger as data: id, claim_en, claim_zh, lab, figure, verdict, truth, reason."""
+    """The ledger as data: id, claim_en, claim_zh, lab, figure, verdict, truth, measured, reason."""
     found = measured_rows(results)
     data: list[dict[str, Value]] = []
     for row in rows().values():
@@ -181,8 +181,8 @@ def ledger_data(results: Sequence[LabResult]) -> list[dict[str, Value]]:
                 "lab": hit[0].lab if hit else "",
                 "figure": hit[1].figure if hit else "",
                 "verdict": hit[1].verdict if hit else "",
-                "measured": str(hit[1].measured) if hit else "",
                 "truth": row.truth(current_language()),
+                "measured": str(hit[1].measured) if hit else "",
                 "reason": "" if hit else reason(row),
             }
         )

@@ -428,6 +428,7 @@ LAB = register(
         ),
         fixed=N_("Weights, text, and for times the machine, one thread, side by side"),
         claims=tuple("A7.6 B4.5 B5.1 B5.2 B5.3 B5.4 B5.5 B5.6 B5.7 S12 S15 S19".split()),
+        least={"length": 2, "tokens": 2},
         quick={
             "length": 18,
             "tokens": 48,

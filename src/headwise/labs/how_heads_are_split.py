@@ -32,6 +32,7 @@ from headwise.labs.measures.how_heads_are_split import (
     reshape_hides,
     view_raises,
 )
+from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
 
 ROUNDING = 1e-13
@@ -50,6 +51,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Measure, judge, and put into words."""
     progress("4096 → 32 × 128", 0.0)
     d_model, heads, tokens = params["d_model"], params["heads"], params["tokens"]
+    AttentionSpec(d_model=d_model, num_heads=heads)  # refuses what can't be divided
     steps = journey(d_model, heads, tokens)
     raised = {size: view_raises(*size) for size in SIZES}
     progress("wrong splits", 0.2)

@@ -116,7 +116,7 @@ def stated(is_true: bool) -> Verdict:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, Interval]:
-    """Least-squares slope of y on x and its 95 % interval.
+    """Least-squares slope of y on x and its 95 % interval; not-a-number where all x are equal.
 
     Example:
         >>> slope([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0])[0]
@@ -125,6 +125,8 @@ def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, Interval]:
     n = len(x)
     mean_x, mean_y = math.fsum(x) / n, math.fsum(y) / n
     spread = math.fsum((a - mean_x) ** 2 for a in x)
+    if spread == 0.0:
+        return math.nan, Interval(math.nan, -math.inf, math.inf, n)
     value = math.fsum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
     if n < 3:
         return value, Interval(value, -math.inf, math.inf, n)
@@ -137,12 +139,14 @@ def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, Interval]:
 
 
 def log_slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, Interval]:
-    """The exponent p of y ~ x^p, with its interval.
+    """The exponent p of y ~ x^p, with its interval; not-a-number if something is not above zero.
 
     Example:
         >>> round(log_slope([1.0, 2.0, 4.0, 8.0], [3.0, 12.0, 48.0, 192.0])[0], 6)
         2.0
     """
+    if min(*x, *y, 1.0) <= 0.0:
+        return math.nan, Interval(math.nan, -math.inf, math.inf, len(x))
     return slope([math.log(a) for a in x], [math.log(b) for b in y])
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headwise.errors import UsageError
+from headwise.errors import UsageError, did_you_mean
 from headwise.registry import Registry
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -259,6 +259,7 @@ class Lab:
         quick, full: parameters of the two sizes.
         minutes: (quick, full), on two cores, roughly.
         run: (params, seed, progress) → result.
+        least: smallest value of parameters for which 1 is too small.
     """
 
     name: str
@@ -273,22 +274,63 @@ class Lab:
     minutes: tuple[float, float]
     run: Run
     needs: tuple[str, ...] = ()
+    least: Mapping[str, int] = field(default_factory=dict)
 
     def params(self, *, full: bool, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The parameters of a size, with changes.
 
         Raises:
-            UsageError: a parameter that the lab does not have.
+            UsageError: a parameter that the lab does not have, or a value of another kind.
         """
         base = dict(self.full if full else self.quick)
         for name, value in (changes or {}).items():
             if name not in base:
+                near = did_you_mean(name, base)
                 raise UsageError(
                     _("the lab {lab} has no parameter {name!r}").format(lab=self.name, name=name),
-                    fix=", ".join(base) or _("it has none"),
+                    fix=_("did you mean {near!r}?").format(near=near)
+                    if near
+                    else ", ".join(base) or _("it has none"),
+                )
+            least = self.least.get(name, 0)
+            if not _alike(value, base[name], least):
+                raise UsageError(
+                    _("the lab {lab} can't take {name} = {value!r}").format(
+                        lab=self.name, name=name, value=value
+                    ),
+                    why=_("numbers from {least} on").format(least=least)
+                    if least
+                    else _("numbers are finite and above zero, lists are not empty"),
+                    fix=_("a value like {name} = {value!r}").format(name=name, value=base[name]),
                 )
             base[name] = value
         return base
+
+
+def _alike(value: Any, model: Any, least: int = 0) -> bool:
+    """Whether a value is of the same kind as a model of it, and possible as a size or count.
+
+    Example:
+        >>> _alike([3, 5], (1, 2, 4)), _alike(8, (1, 2, 4)), _alike(0, 4), _alike(1.5, 4)
+        (True, False, False, False)
+    """
+    if isinstance(model, list | tuple):
+        return (
+            isinstance(value, list | tuple)
+            and len(value) > 0
+            and all(_alike(item, model[0], least) for item in value)
+            and (not isinstance(model[0], list | tuple) or _lengths(value) == _lengths(model))
+        )
+    if isinstance(model, bool | str):
+        return type(value) is type(model)
+    kinds = int | float if isinstance(model, float) else int
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        return False
+    return math.isfinite(value) and value > 0 and value >= least
+
+
+def _lengths(rows: Any) -> set[int]:
+    return {len(row) for row in rows}
 
 
 LABS: Registry[Lab] = Registry("lab")

@@ -25,10 +25,14 @@ class LessonLayer(nn.Module):
         d_model: width D.
         num_heads: H.
         is_causal: the course's layer has no such switch; the labs need one.
+
+    Raises:
+        SpecError: d_model can't be divided into num_heads.
     """
 
     def __init__(self, d_model: int, num_heads: int, *, is_causal: bool = True) -> None:
         super().__init__()
+        AttentionSpec(d_model=d_model, num_heads=num_heads)  # refuses what can't be divided
         self.num_heads, self.head_dim, self.is_causal = num_heads, d_model // num_heads, is_causal
         self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)
         self.out = nn.Linear(d_model, d_model, bias=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from functools import lru_cache
 from pathlib import Path
@@ -135,7 +136,10 @@ def _lines(axes: Any, chart: Chart, figure: Any) -> None:
             label=str(series.label),
         )
         if series.low and series.high:
-            axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.15, lw=0)
+            low, high = (
+                [math.nan if v is None else v for v in e] for e in (series.low, series.high)
+            )
+            axes.fill_between(series.x, low, high, color=colour, alpha=0.15, lw=0)
     if chart.log_x:
         axes.set_xscale("log", base=2)
         ticks = sorted({x for s in chart.series for x in s.x if isinstance(x, int | float)})

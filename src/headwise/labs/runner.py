@@ -6,6 +6,7 @@ with the same seed and parameters, it goes on where it stopped.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -53,9 +54,9 @@ def chosen(names: Sequence[str]) -> list[Lab]:
         UsageError: an unknown name, with the nearest one.
     """
     labs = all_labs()
+    wanted = {LABS[name].name for name in names if name != "all"}
     if "all" in names:
         return list(labs)
-    wanted = {LABS[name].name for name in names}
     return [lab for lab in labs if lab.name in wanted]
 
 
@@ -97,6 +98,7 @@ def run(job: Job, notify: Notify) -> LabResult:
     def told(text: str, share: float) -> None:
         notify(job.lab, text, min(max(share, 0.0), 1.0))
 
+    notify(job.lab, "", 0.0)  # whatever happens from here on is this lab's
     started, threads = time.perf_counter(), torch.get_num_threads()
     torch.set_num_threads(1)  # the tensors are small: more threads only wait for each other
     try:
@@ -159,7 +161,8 @@ def write_whole(path: Path, content: str | bytes) -> None:
         temporary.write_bytes(data)
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise UsageError(
             _("can't write {path}").format(path=path),
             why=error.strerror or str(error),

@@ -25,6 +25,7 @@ from headwise.labs.lesson import judged, say
 from headwise.labs.measures import what_does_rope_encode as turning
 from headwise.labs.small import one_thread
 from headwise.numerics import eps, float64_allowance
+from headwise.spec import AttentionSpec, Rope
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
@@ -70,6 +71,7 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     """Run the lab."""
     began = time.perf_counter()
     d, length = params["head_dim"], params["length"]
+    AttentionSpec(d_model=d, num_heads=1, positions=Rope(pairs="halves"))  # refuses an odd head_dim
     progress(_("distance alone"), 0.0)
     relative: dict[str, dict[str, float]] = {
         p: turning.relative(seed, d, params["places"], p) for p in turning.PAIRS
@@ -296,6 +298,7 @@ LAB = register(
         varied=N_("positions, pairing, kind of q and k, distance, frequency base"),
         fixed=N_("head size, q and k within a comparison"),
         claims=("B3.7", "B3.8", "B9.2", "S10"),
+        least={"head_dim": 2, "draws": 2},
         quick={
             "head_dim": 128, "places": 200, "draws": 1000, "length": 4097, "context": 8192,
             "bases": (10000.0, 500000.0, 1000000.0),

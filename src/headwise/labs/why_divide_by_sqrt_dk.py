@@ -340,6 +340,7 @@ LAB = register(
         fixed=N_("number of keys, the draws of q and k, data and seeds of the trained models"),
         needs=("what-are-n-and-d",),
         claims=("A2.1", "A2.2", "A2.3", "A2.4", "A2.5", "A2.6", "A2.7", "A5.5", "A9.1"),
+        least={"keys": 2},
         quick={
             "dims": [8, 16, 32, 64, 128, 256, 512, 1024],
             "rows": 256,

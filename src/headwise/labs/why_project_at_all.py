@@ -334,6 +334,7 @@ LAB = register(
             "B1.5",
             "B1.6",
         ),
+        least={"widths": 2},
         quick={
             "seeds": 6,
             "steps": 100,
