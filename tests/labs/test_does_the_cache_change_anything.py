@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from headwise.labs import does_the_cache_change_anything as lab
-from headwise.labs.cached import Cache, dynamic_base, random_decoder, recompute, step
 from headwise.labs.measures import does_the_cache_change_anything as measures
 from headwise.labs.measures.does_the_cache_change_anything import Difference, Moved
+from headwise.labs.parts.cached import Cache, dynamic_base, random_decoder, recompute, step
 from headwise.labs.runner import untimed
 from headwise.spec import Rope
 

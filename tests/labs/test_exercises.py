@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from headwise.labs import exercise_parts, exercises
+from headwise.labs import exercises
+from headwise.labs.parts import exercise_parts
 from headwise.labs.exercises import LAB
 from headwise.labs.lab import LabResult
 from headwise.labs.ledger import rows

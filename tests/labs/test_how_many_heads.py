@@ -10,9 +10,9 @@ from tests.labs.wholeness import check_repeats, check_whole, small_run
 
 from headwise.errors import UsageError
 from headwise.labs import how_many_heads as lab
-from headwise.labs.architectures import ARCHITECTURES, architecture
 from headwise.labs.measures.how_many_heads import Quality, exercise, free_sizes, layers, quality
-from headwise.labs.small import one_thread
+from headwise.labs.parts.architectures import ARCHITECTURES, architecture
+from headwise.labs.parts.small import one_thread
 
 TINY = {"heads": [1, 4], "d_model": 16, "tokens": 6, "rounds": 2, "seeds": 3, "steps": 2}
 

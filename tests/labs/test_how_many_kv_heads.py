@@ -7,7 +7,6 @@ import torch
 from tests.labs.wholeness import check_repeats, check_whole, small_run
 
 from headwise.labs import how_many_kv_heads as lab
-from headwise.labs.architectures import architecture
 from headwise.labs.measures.how_many_heads import Quality
 from headwise.labs.measures.how_many_kv_heads import (
     GIB,
@@ -18,6 +17,7 @@ from headwise.labs.measures.how_many_kv_heads import (
     step_times,
     variants,
 )
+from headwise.labs.parts.architectures import architecture
 
 TINY = {"heads": 4, "length": 32, "rounds": 3, "seeds": 3, "steps": 2}
 

@@ -19,7 +19,7 @@ from headwise.labs.measures.planted import (
     rollout_by_hand,
     silent_token,
 )
-from headwise.labs.rollout import (
+from headwise.labs.parts.rollout import (
     Question,
     integrated_gradients,
     null_band,
@@ -28,8 +28,8 @@ from headwise.labs.rollout import (
     spearman,
     watch,
 )
+from headwise.labs.parts.small import Size, build
 from headwise.labs.runner import untimed
-from headwise.labs.small import Size, build
 
 TINY = {
     "models": 2,

@@ -8,9 +8,9 @@ from tests.labs.wholeness import check_repeats, check_whole, small_run, verdicts
 from torch import nn
 
 from headwise.labs import is_mine_the_same_as_pytorch as lab
-from headwise.labs.lesson import LessonLayer, future, lesson_layer, official
 from headwise.labs.measures import is_mine_the_same_as_pytorch as sameness
 from headwise.labs.measures import what_true_means as polarity
+from headwise.labs.parts.lesson import LessonLayer, future, lesson_layer, official
 
 TINY = {"draws": 3, "variants": 1, "wide": 96}
 

@@ -9,8 +9,8 @@ import torch
 from tests.labs.wholeness import check_repeats, check_whole, small_run, verdicts
 
 from headwise.labs import padding_mask_on_the_wrong_axis as lab
-from headwise.labs.lesson import lesson_layer, padding
 from headwise.labs.measures import padding_mask_on_the_wrong_axis as placing
+from headwise.labs.parts.lesson import lesson_layer, padding
 
 TINY = {"draws": 6}
 

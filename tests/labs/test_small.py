@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from headwise.labs.grammar import (
+from headwise.labs.parts.grammar import (
     WORDS,
     entropy_rate,
     is_sentence,
@@ -15,7 +15,7 @@ from headwise.labs.grammar import (
     sentences_in,
     text,
 )
-from headwise.labs.small import (
+from headwise.labs.parts.small import (
     IGNORED,
     Size,
     SmallTransformer,

@@ -7,8 +7,8 @@ import torch
 from tests.labs.wholeness import check_repeats, check_whole, small_run, verdicts
 
 from headwise.labs import what_does_rope_encode as lab
-from headwise.labs.lesson import normal
 from headwise.labs.measures import what_does_rope_encode as turning
+from headwise.labs.parts.lesson import normal
 
 TINY = {"places": 20, "draws": 400, "length": 1025}
 

@@ -21,7 +21,7 @@ from headwise.labs.measures.what_does_the_causal_mask_prevent import (
     triangle,
     writes_the_same,
 )
-from headwise.labs.small import Size, build, evaluate, generator, text_task
+from headwise.labs.parts.small import Size, build, evaluate, generator, text_task
 
 TINY = {"tokens": 4, "seeds": 3, "steps": 2, "length": 6}
 

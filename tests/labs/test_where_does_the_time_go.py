@@ -7,7 +7,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from headwise.labs import where_does_the_time_go as lab
-from headwise.labs.counting import (
+from headwise.labs.measures.tiles import Equal, Traffic, tiled_equality, traffic
+from headwise.labs.measures.where_does_the_time_go import counted, crossing, formula
+from headwise.labs.parts.counting import (
     Operations,
     SavedBytes,
     copies,
@@ -16,10 +18,8 @@ from headwise.labs.counting import (
     rounds_of,
     saved_bytes,
 )
-from headwise.labs.measures.tiles import Equal, Traffic, tiled_equality, traffic
-from headwise.labs.measures.where_does_the_time_go import counted, crossing, formula
+from headwise.labs.parts.tiled import FastMemory, plain_attention, tiled_attention, tiled_in_memory
 from headwise.labs.runner import untimed
-from headwise.labs.tiled import FastMemory, plain_attention, tiled_attention, tiled_in_memory
 
 TINY = {
     "lengths": (8, 16, 32),

@@ -8,7 +8,7 @@ from tests.labs.wholeness import check_repeats, check_whole, small_run
 
 from headwise.labs import why_divide_by_sqrt_dk as lab
 from headwise.labs.measures.why_divide_by_sqrt_dk import formula, initialisations, measure, tail
-from headwise.labs.small import generator
+from headwise.labs.parts.small import generator
 
 TINY = {
     "dims": [8, 64, 512], "rows": 300, "keys": 64, "seeds": 5, "trained_d_k": 64, "steps": 4,

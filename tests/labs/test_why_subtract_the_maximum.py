@@ -9,8 +9,8 @@ import torch
 from tests.labs.wholeness import check_repeats, check_whole, small_run, verdicts
 
 from headwise.labs import why_subtract_the_maximum as lab
-from headwise.labs.lesson import normal
 from headwise.labs.measures import why_subtract_the_maximum as overflowing
+from headwise.labs.parts.lesson import normal
 
 TINY = {"rows": 20, "scales": (1.0, 16.0, 1024.0), "tiles": (1, 7, 96)}
 

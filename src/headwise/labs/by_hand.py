@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headwise.labs.drawn import conditional, listing, matrix, outcome
 from headwise.labs.judge import all_of, stated, within
 from headwise.labs.lab import (
     Chart,
@@ -20,6 +19,7 @@ from headwise.labs.lab import (
     register,
 )
 from headwise.labs.measures.by_hand import TOKENS, K, Q, V, Worked, exponent, facts, heads, work_out
+from headwise.labs.parts.drawn import conditional, listing, matrix, outcome
 from headwise.texts import mark as N_
 
 ROUNDING = 1e-14

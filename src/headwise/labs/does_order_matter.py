@@ -17,9 +17,9 @@ from headwise.labs.lab import (
     Verdict,
     register,
 )
-from headwise.labs.lesson import judged, say
 from headwise.labs.measures import does_order_matter as ordering
-from headwise.labs.small import one_thread
+from headwise.labs.parts.lesson import judged, say
+from headwise.labs.parts.small import one_thread
 from headwise.numerics import float64_allowance
 from headwise.texts import mark as N_
 from headwise.texts import translate as _

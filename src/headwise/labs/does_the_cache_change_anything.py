@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from headwise.labs.drawn import outcome
 from headwise.labs.figures.does_the_cache_change_anything import (
     breaks_chart,
     bytes_chart,
@@ -60,7 +59,8 @@ from headwise.labs.measures.does_the_cache_change_anything import (
     without_mask,
     write_text,
 )
-from headwise.labs.small import one_thread
+from headwise.labs.parts.drawn import outcome
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 
 

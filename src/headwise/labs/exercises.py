@@ -8,20 +8,6 @@ from typing import Any
 
 import torch
 
-from headwise.labs.drawn import conditional, outcome
-from headwise.labs.exercise_figures import charts, sheets
-from headwise.labs.exercise_parts import (
-    Measured,
-    bilinear,
-    breaking_gap,
-    compared_scores,
-    facts_of,
-    first_rows,
-    masked_afterwards,
-    parameter_counts,
-    same_matrix,
-    traced_sizes,
-)
 from headwise.labs.judge import all_of, greater, stated, within
 from headwise.labs.lab import (
     Lab,
@@ -35,7 +21,21 @@ from headwise.labs.lab import (
 )
 from headwise.labs.measures.must_dv_equal_dk import PUBLISHED
 from headwise.labs.measures.the_whole_flow import coverage
-from headwise.labs.small import one_thread
+from headwise.labs.parts.drawn import conditional, outcome
+from headwise.labs.parts.exercise_figures import charts, sheets
+from headwise.labs.parts.exercise_parts import (
+    Measured,
+    bilinear,
+    breaking_gap,
+    compared_scores,
+    facts_of,
+    first_rows,
+    masked_afterwards,
+    parameter_counts,
+    same_matrix,
+    traced_sizes,
+)
+from headwise.labs.parts.small import one_thread
 from headwise.numerics import eps
 from headwise.texts import mark as N_
 from headwise.texts import translate as _

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.how_heads_are_split import charts, sheets
 from headwise.labs.judge import all_of, stated, within
 from headwise.labs.lab import (
@@ -32,6 +31,7 @@ from headwise.labs.measures.how_heads_are_split import (
     reshape_hides,
     view_raises,
 )
+from headwise.labs.parts.drawn import conditional, outcome
 from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.errors import UsageError
-from headwise.labs.architectures import ARCHITECTURES
-from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.how_many_heads import PUBLISHED, Qualities, charts, sheets
 from headwise.labs.judge import all_of, greater, interval, stated
 from headwise.labs.lab import Lab, LabResult, Outcome, Phrase, Progress, Verdict, register
@@ -22,7 +20,9 @@ from headwise.labs.measures.how_many_heads import (
     quality,
     times,
 )
-from headwise.labs.small import one_thread
+from headwise.labs.parts.architectures import ARCHITECTURES
+from headwise.labs.parts.drawn import conditional, outcome
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 

@@ -6,9 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.architectures import Architecture, architecture
-from headwise.labs.counting import log_ratios
-from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.how_many_kv_heads import (
     NAMED,
     TASK_LABELS,
@@ -32,7 +29,10 @@ from headwise.labs.measures.how_many_kv_heads import (
     step_times,
     variants,
 )
-from headwise.labs.small import one_thread
+from headwise.labs.parts.architectures import Architecture, architecture
+from headwise.labs.parts.counting import log_ratios
+from headwise.labs.parts.drawn import conditional, outcome
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 
 TENS = 10 * GIB

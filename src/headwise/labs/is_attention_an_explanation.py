@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import outcome
 from headwise.labs.figures.is_attention_an_explanation import (
     NAMES,
     charts,
@@ -38,7 +37,8 @@ from headwise.labs.measures.is_attention_an_explanation import (
     Found,
     measure,
 )
-from headwise.labs.small import one_thread
+from headwise.labs.parts.drawn import outcome
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 
 FINITE = 1e-5

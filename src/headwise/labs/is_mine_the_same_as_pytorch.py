@@ -20,10 +20,19 @@ from headwise.labs.lab import (
     Verdict,
     register,
 )
-from headwise.labs.lesson import future, gap, judged, lesson_layer, normal, official, padding, say
 from headwise.labs.measures import is_mine_the_same_as_pytorch as sameness
 from headwise.labs.measures import what_true_means as polarity
-from headwise.labs.small import one_thread
+from headwise.labs.parts.lesson import (
+    future,
+    gap,
+    judged,
+    lesson_layer,
+    normal,
+    official,
+    padding,
+    say,
+)
+from headwise.labs.parts.small import one_thread
 from headwise.numerics import float64_allowance
 from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_

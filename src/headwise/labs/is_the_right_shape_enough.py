@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.is_the_right_shape_enough import charts, sheets
 from headwise.labs.judge import all_of, stated
 from headwise.labs.lab import (
@@ -29,6 +28,7 @@ from headwise.labs.measures.is_the_right_shape_enough import (
     lines_kept,
     try_catalogue,
 )
+from headwise.labs.parts.drawn import conditional, outcome
 from headwise.stages import STAGES
 from headwise.texts import mark as N_
 

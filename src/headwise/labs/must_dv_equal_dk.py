@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import conditional, listing, outcome
 from headwise.labs.figures.must_dv_equal_dk import charts
 from headwise.labs.judge import all_of, greater, interval, stated, within
 from headwise.labs.lab import (
@@ -29,6 +28,7 @@ from headwise.labs.measures.must_dv_equal_dk import (
     sizes,
     unequal_widths,
 )
+from headwise.labs.parts.drawn import conditional, listing, outcome
 from headwise.texts import mark as N_
 
 

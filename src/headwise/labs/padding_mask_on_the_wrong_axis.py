@@ -18,9 +18,9 @@ from headwise.labs.lab import (
     Verdict,
     register,
 )
-from headwise.labs.lesson import judged, say
 from headwise.labs.measures import padding_mask_on_the_wrong_axis as placing
-from headwise.labs.small import one_thread
+from headwise.labs.parts.lesson import judged, say
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 

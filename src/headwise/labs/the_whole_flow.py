@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import conditional, listing, outcome
 from headwise.labs.judge import all_of, stated, within
 from headwise.labs.lab import (
     Chart,
@@ -35,6 +34,7 @@ from headwise.labs.measures.the_whole_flow import (
     steps,
     three_kinds,
 )
+from headwise.labs.parts.drawn import conditional, listing, outcome
 from headwise.stages import STAGES
 from headwise.texts import mark as N_
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.what_are_n_and_d import charts, sheets
 from headwise.labs.judge import all_of, interval, log_slope, stated, within
 from headwise.labs.lab import (
@@ -34,6 +33,7 @@ from headwise.labs.measures.what_are_n_and_d import (
     told_apart,
     work,
 )
+from headwise.labs.parts.drawn import conditional, outcome
 from headwise.texts import mark as N_
 
 

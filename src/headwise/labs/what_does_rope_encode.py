@@ -21,9 +21,9 @@ from headwise.labs.lab import (
     Verdict,
     register,
 )
-from headwise.labs.lesson import judged, say
 from headwise.labs.measures import what_does_rope_encode as turning
-from headwise.labs.small import one_thread
+from headwise.labs.parts.lesson import judged, say
+from headwise.labs.parts.small import one_thread
 from headwise.numerics import eps, float64_allowance
 from headwise.spec import AttentionSpec, Rope
 from headwise.texts import mark as N_

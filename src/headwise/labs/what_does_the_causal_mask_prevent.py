@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import conditional, outcome
 from headwise.labs.figures.what_does_the_causal_mask_prevent import (
     LABELS,
     generation_charts,
@@ -14,7 +13,6 @@ from headwise.labs.figures.what_does_the_causal_mask_prevent import (
     sheets,
     training_chart,
 )
-from headwise.labs.grammar import entropy_rate
 from headwise.labs.judge import all_of, greater, interval, stated, within
 from headwise.labs.lab import Lab, LabResult, Outcome, Phrase, Progress, Verdict, register
 from headwise.labs.measures.what_does_the_causal_mask_prevent import (
@@ -32,7 +30,9 @@ from headwise.labs.measures.what_does_the_causal_mask_prevent import (
     triangle,
     writes_the_same,
 )
-from headwise.labs.small import one_thread
+from headwise.labs.parts.drawn import conditional, outcome
+from headwise.labs.parts.grammar import entropy_rate
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 
 Writers = Mapping[str, Sequence[Writer]]

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
-from headwise.labs.counting import log_ratios
-from headwise.labs.drawn import outcome
 from headwise.labs.figures.where_does_the_time_go import charts, ratio, sheets
 from headwise.labs.judge import all_of, interval, log_slope, stated
 from headwise.labs.lab import Lab, LabResult, Outcome, Phrase, Progress, register
@@ -29,7 +27,9 @@ from headwise.labs.measures.time_judges import (
     work_and_power,
 )
 from headwise.labs.measures.where_does_the_time_go import PARTS, Found, crossing, measure
-from headwise.labs.small import one_thread
+from headwise.labs.parts.counting import log_ratios
+from headwise.labs.parts.drawn import outcome
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 
 

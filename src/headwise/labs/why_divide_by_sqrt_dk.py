@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import outcome
 from headwise.labs.figures.why_divide_by_sqrt_dk import (
     gradient_charts,
     pooled,
@@ -27,7 +26,8 @@ from headwise.labs.measures.why_divide_by_sqrt_dk import (
     tail,
     trained,
 )
-from headwise.labs.small import one_thread
+from headwise.labs.parts.drawn import outcome
+from headwise.labs.parts.small import one_thread
 from headwise.texts import mark as N_
 
 

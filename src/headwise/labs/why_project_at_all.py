@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import conditional, listing, mean, outcome
 from headwise.labs.figures.why_project_at_all import charts
 from headwise.labs.judge import all_of, greater, interval, same, stated, within
 from headwise.labs.lab import (
@@ -28,6 +27,7 @@ from headwise.labs.measures.why_project_at_all import (
     shape_of_heads,
     train,
 )
+from headwise.labs.parts.drawn import conditional, listing, mean, outcome
 from headwise.texts import mark as N_
 
 

@@ -21,9 +21,9 @@ from headwise.labs.lab import (
     Verdict,
     register,
 )
-from headwise.labs.lesson import judged, say
 from headwise.labs.measures import why_subtract_the_maximum as overflowing
-from headwise.labs.small import one_thread
+from headwise.labs.parts.lesson import judged, say
+from headwise.labs.parts.small import one_thread
 from headwise.numerics import eps
 from headwise.texts import mark as N_
 from headwise.texts import translate as _

@@ -12,7 +12,7 @@ from headwise.labs.measures.does_the_cache_change_anything import (
     Moved,
     Written,
 )
-from headwise.labs.tables import table
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 # ------------------------------------------------------------------ charts

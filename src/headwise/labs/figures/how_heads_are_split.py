@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import listing
 from headwise.labs.lab import Chart, Phrase, Series, Sheet
 from headwise.labs.measures.how_heads_are_split import (
     Step,
 )
+from headwise.labs.parts.drawn import listing
 from headwise.texts import mark as N_
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from headwise.labs.architectures import ARCHITECTURES
-from headwise.labs.drawn import spread
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series, Sheet
 from headwise.labs.measures.how_many_heads import TASKS, Layer, Quality
-from headwise.labs.tables import table
+from headwise.labs.parts.architectures import ARCHITECTURES
+from headwise.labs.parts.drawn import spread
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 Qualities = Mapping[tuple[str, int], Sequence[Quality]]

@@ -6,8 +6,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
-from headwise.labs.architectures import ARCHITECTURES, Architecture, architecture
-from headwise.labs.drawn import listing, spread
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series, Sheet, Value
 from headwise.labs.measures.how_many_heads import Quality
@@ -18,7 +16,9 @@ from headwise.labs.measures.how_many_kv_heads import (
     Variant,
     of_model,
 )
-from headwise.labs.tables import table
+from headwise.labs.parts.architectures import ARCHITECTURES, Architecture, architecture
+from headwise.labs.parts.drawn import listing, spread
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 Qualities = Mapping[tuple[str, str], Sequence[Quality]]

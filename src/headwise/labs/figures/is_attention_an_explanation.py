@@ -14,7 +14,7 @@ from headwise.labs.measures.is_attention_an_explanation import (
     Explained,
     Found,
 )
-from headwise.labs.tables import table
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 NAMES = {

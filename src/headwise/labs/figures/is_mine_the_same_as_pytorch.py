@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headwise.labs.lab import Chart, Series, Sheet
-from headwise.labs.lesson import say
 from headwise.labs.measures import is_mine_the_same_as_pytorch as sameness
+from headwise.labs.parts.lesson import say
 from headwise.texts import mark as N_
 
 

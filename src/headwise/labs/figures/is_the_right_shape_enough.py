@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.labs.drawn import listing
 from headwise.labs.lab import Chart, Phrase, Series, Sheet
 from headwise.labs.measures.is_the_right_shape_enough import (
     LESSON_LINES,
@@ -14,6 +13,7 @@ from headwise.labs.measures.is_the_right_shape_enough import (
     as_row,
     families,
 )
+from headwise.labs.parts.drawn import listing
 from headwise.stages import PLACES, STAGES
 from headwise.texts import mark as N_
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headwise.labs.drawn import spread
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series
+from headwise.labs.parts.drawn import spread
 from headwise.texts import mark as N_
 
 

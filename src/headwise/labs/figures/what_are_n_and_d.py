@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from headwise.labs.drawn import listing, matrix, spread
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series, Sheet
+from headwise.labs.parts.drawn import listing, matrix, spread
 from headwise.texts import mark as N_
 
 

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from headwise.labs.drawn import spread
-from headwise.labs.grammar import entropy_rate
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series, Sheet, Value
 from headwise.labs.measures.what_does_the_causal_mask_prevent import (
@@ -18,7 +16,9 @@ from headwise.labs.measures.what_does_the_causal_mask_prevent import (
     rows_of,
     triangle,
 )
-from headwise.labs.tables import table
+from headwise.labs.parts.drawn import spread
+from headwise.labs.parts.grammar import entropy_rate
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 LABELS = {

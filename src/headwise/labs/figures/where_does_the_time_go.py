@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from headwise.labs.counting import log_ratios
 from headwise.labs.judge import Interval, interval
 from headwise.labs.lab import Chart, Phrase, Series, Sheet, Value
 from headwise.labs.measures.tiles import WAYS, Traffic
 from headwise.labs.measures.where_does_the_time_go import PARTS, Found, crossing
-from headwise.labs.tables import table
+from headwise.labs.parts.counting import log_ratios
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 PART_NAMES = {

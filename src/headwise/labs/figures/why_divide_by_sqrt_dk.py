@@ -9,7 +9,6 @@ from dataclasses import asdict
 
 import torch
 
-from headwise.labs.drawn import listing, spread
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series, Sheet, Value
 from headwise.labs.measures.why_divide_by_sqrt_dk import (
@@ -22,7 +21,8 @@ from headwise.labs.measures.why_divide_by_sqrt_dk import (
     Tail,
     tail,
 )
-from headwise.labs.tables import table
+from headwise.labs.parts.drawn import listing, spread
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 LABELS = {"scaled": N_("divided by √d_k"), "raw": N_("not divided")}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headwise.labs.drawn import mean, spread
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series
 from headwise.labs.measures.why_project_at_all import (
     TASKS,
     TIES,
 )
+from headwise.labs.parts.drawn import mean, spread
 from headwise.texts import mark as N_
 
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from headwise.labs.lesson import gap
+from headwise.labs.parts.lesson import gap
 from headwise.reference import Inputs, Parameters, Trace, attend
 from headwise.spec import AttentionSpec
 

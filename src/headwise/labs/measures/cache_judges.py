@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from headwise.labs.counting import log_ratios
 from headwise.labs.judge import all_of, greater, log_slope, stated
 from headwise.labs.lab import (
     Verdict,
 )
 from headwise.labs.measures.does_the_cache_change_anything import Difference, Growth, Moved
+from headwise.labs.parts.counting import log_ratios
 
 
 def same_result(differences: Sequence[Difference]) -> Verdict:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.labs.lesson import gap, normal
+from headwise.labs.parts.lesson import gap, normal
 from headwise.reference import Inputs, Parameters, Trace, attend
 from headwise.spec import (
     Alibi,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headwise.labs.cached import (
+from headwise.labs.parts.cached import (
     Cache,
     Decoder,
     dynamic_base,
@@ -21,9 +21,9 @@ from headwise.labs.cached import (
     step,
     step_attention,
 )
-from headwise.labs.counting import Operations, operations, rounds_of, side_by_side
-from headwise.labs.grammar import WORDS
-from headwise.labs.small import generator, text_task
+from headwise.labs.parts.counting import Operations, operations, rounds_of, side_by_side
+from headwise.labs.parts.grammar import WORDS
+from headwise.labs.parts.small import generator, text_task
 from headwise.numerics import float64_allowance, largest
 from headwise.reference import Inputs, attend
 from headwise.spec import AttentionSpec, Rope

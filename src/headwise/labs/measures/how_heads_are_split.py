@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from headwise.errors import SpecError
-from headwise.labs.drawn import conditional, generator, parameters
 from headwise.labs.judge import greater
 from headwise.labs.lab import Verdict
-from headwise.labs.lesson import (
+from headwise.labs.parts.drawn import conditional, generator, parameters
+from headwise.labs.parts.lesson import (
     LessonLayer,
     definition_of,
     gap,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from headwise.labs.counting import operations, rounds_of, saved_bytes
-from headwise.labs.lesson import definition_of, lesson_layer, normal, seeded
-from headwise.labs.small import (
+from headwise.labs.parts.counting import operations, rounds_of, saved_bytes
+from headwise.labs.parts.lesson import definition_of, lesson_layer, normal, seeded
+from headwise.labs.parts.small import (
     Size,
     Task,
     build,

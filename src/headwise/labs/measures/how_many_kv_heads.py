@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headwise.labs.architectures import Architecture
-from headwise.labs.counting import rounds_of
-from headwise.labs.drawn import parameters
-from headwise.labs.lesson import normal
 from headwise.labs.measures.how_many_heads import Quality, quality
-from headwise.labs.small import Size, build, generator, parameter_count
+from headwise.labs.parts.architectures import Architecture
+from headwise.labs.parts.counting import rounds_of
+from headwise.labs.parts.drawn import parameters
+from headwise.labs.parts.lesson import normal
+from headwise.labs.parts.small import Size, build, generator, parameter_count
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
 from headwise.verifier.faults import find_fault

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from headwise.labs.lab import Progress
-from headwise.labs.lesson import normal
 from headwise.labs.measures.planted import (
     Coincidence,
     Detected,
@@ -22,7 +21,8 @@ from headwise.labs.measures.planted import (
     rollout_by_hand,
     silent_token,
 )
-from headwise.labs.rollout import (
+from headwise.labs.parts.lesson import normal
+from headwise.labs.parts.rollout import (
     Question,
     Watched,
     gradient_times_attention,
@@ -34,7 +34,7 @@ from headwise.labs.rollout import (
     spearman,
     watch,
 )
-from headwise.labs.small import Size, build, evaluate, generator, recall_task, train
+from headwise.labs.parts.small import Size, build, evaluate, generator, recall_task, train
 from headwise.texts import mark as N_
 
 METHODS = ("weights", "rollout", "gradient-input", "gradient-weights", "integrated")

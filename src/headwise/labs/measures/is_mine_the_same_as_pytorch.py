@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from headwise.labs.lesson import (
+from headwise.labs.parts.lesson import (
     LessonLayer,
     definition_of,
     future,

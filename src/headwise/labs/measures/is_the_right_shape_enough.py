@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from headwise.errors import HeadwiseError
-from headwise.labs.drawn import generator, parameters
-from headwise.labs.lesson import lesson_layer, normal, padding
+from headwise.labs.parts.drawn import generator, parameters
+from headwise.labs.parts.lesson import lesson_layer, normal, padding
 from headwise.reference import Inputs, Parameters, Trace, attend
 from headwise.spec import Alibi, AttentionSpec, Learned, QkNorm, RelativeBias, Rope, Sinusoidal
 from headwise.stages import STAGES

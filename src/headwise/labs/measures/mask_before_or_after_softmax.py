@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.labs.lesson import definition_of, gap, lesson_layer, normal, padding
+from headwise.labs.parts.lesson import definition_of, gap, lesson_layer, normal, padding
 from headwise.masks import Causal, to_convention
 from headwise.reference import Inputs, attend
 from headwise.verifier.faults import find_fault

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.errors import ShapeError
-from headwise.labs.drawn import allowance, generator, parameters
-from headwise.labs.lesson import gap, normal, seeded
+from headwise.labs.parts.drawn import allowance, generator, parameters
+from headwise.labs.parts.lesson import gap, normal, seeded
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
 

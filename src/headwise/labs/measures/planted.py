@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headwise.labs.lesson import normal
-from headwise.labs.rollout import rollout
-from headwise.labs.small import generator
+from headwise.labs.parts.lesson import normal
+from headwise.labs.parts.rollout import rollout
+from headwise.labs.parts.small import generator
 from headwise.numerics import float64_allowance, largest
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headwise.labs.catalogue import MODULES
-from headwise.labs.drawn import allowance, conditional, generator, parameters
 from headwise.labs.judge import stated
 from headwise.labs.lab import Verdict
-from headwise.labs.lesson import definition_of, gap, lesson_layer, normal, padding, seeded
+from headwise.labs.parts.drawn import allowance, conditional, generator, parameters
+from headwise.labs.parts.lesson import definition_of, gap, lesson_layer, normal, padding, seeded
 from headwise.reference import STAGE_FUNCTIONS, Inputs, StageFunction, Trace, attend
 from headwise.reference.setting import Setting
 from headwise.spec import AttentionSpec, Rope, Sinusoidal

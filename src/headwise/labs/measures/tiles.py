@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from headwise.labs.counting import SavedBytes, operations, saved_bytes
-from headwise.labs.lesson import LessonLayer, normal, seeded
-from headwise.labs.small import generator
-from headwise.labs.tiled import (
+from headwise.labs.parts.counting import SavedBytes, operations, saved_bytes
+from headwise.labs.parts.lesson import LessonLayer, normal, seeded
+from headwise.labs.parts.small import generator
+from headwise.labs.parts.tiled import (
     FastMemory,
     TiledAttention,
     plain_attention,

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from headwise.labs.counting import SavedBytes, log_ratios
 from headwise.labs.judge import all_of, greater, log_slope, same, stated
 from headwise.labs.lab import Verdict
 from headwise.labs.measures.tiles import Equal, Traffic
+from headwise.labs.parts.counting import SavedBytes, log_ratios
 
 NEAR = math.log(1.25)
 """A time that differs from its prediction by more than a quarter was not predicted."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from headwise.labs.drawn import allowance, conditional, generator, orthonormal, parameters
 from headwise.labs.judge import greater, log_slope, stated
 from headwise.labs.lab import Verdict
-from headwise.labs.lesson import gap, normal
+from headwise.labs.parts.drawn import allowance, conditional, generator, orthonormal, parameters
+from headwise.labs.parts.lesson import gap, normal
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
 
@@ -238,7 +238,7 @@ def tiny_bert(seed: int) -> dict[str, float] | None:
         from transformers import BertConfig, BertModel
     except ImportError:
         return None
-    from headwise.labs.lesson import seeded
+    from headwise.labs.parts.lesson import seeded
 
     sizes: Mapping[str, int] = {
         "vocab_size": 12, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.labs.lesson import gap, normal
+from headwise.labs.parts.lesson import gap, normal
 from headwise.reference import Inputs, Parameters, attend
 from headwise.reference.positions import rotary_angles, rotate
 from headwise.spec import Alibi, AttentionSpec, Pairs, Rope

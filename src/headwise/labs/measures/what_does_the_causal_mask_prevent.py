@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headwise.labs.drawn import parameters
-from headwise.labs.grammar import is_sentence, sentences_in
-from headwise.labs.lesson import definition_of, lesson_layer, normal
-from headwise.labs.small import (
+from headwise.labs.parts.drawn import parameters
+from headwise.labs.parts.grammar import is_sentence, sentences_in
+from headwise.labs.parts.lesson import definition_of, lesson_layer, normal
+from headwise.labs.parts.small import (
     IGNORED,
     Size,
     SmallAttention,

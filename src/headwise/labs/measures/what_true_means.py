@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from headwise.labs.lesson import definition_of, gap, lesson_layer, normal, padding
+from headwise.labs.parts.lesson import definition_of, gap, lesson_layer, normal, padding
 from headwise.masks import CONVENTIONS, Padding, from_convention, to_convention
 from headwise.reference import Inputs, attend
 

@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headwise.labs.counting import SavedBytes, copies, operations, rounds_of
 from headwise.labs.lab import Progress
-from headwise.labs.lesson import normal
 from headwise.labs.measures.tiles import (
     WAYS,
     Equal,
@@ -26,8 +24,10 @@ from headwise.labs.measures.tiles import (
     traffic,
     training_operations,
 )
-from headwise.labs.small import generator
-from headwise.labs.tiled import plain_attention
+from headwise.labs.parts.counting import SavedBytes, copies, operations, rounds_of
+from headwise.labs.parts.lesson import normal
+from headwise.labs.parts.small import generator
+from headwise.labs.parts.tiled import plain_attention
 from headwise.numerics import float64_allowance, largest
 from headwise.texts import mark as N_
 

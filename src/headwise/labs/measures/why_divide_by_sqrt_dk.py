@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headwise.labs.lesson import definition_of, lesson_layer, seeded
-from headwise.labs.small import (
+from headwise.labs.parts.lesson import definition_of, lesson_layer, seeded
+from headwise.labs.parts.small import (
     Size,
     SmallTransformer,
     build,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headwise.labs.drawn import allowance, generator, orthonormal, parameters
-from headwise.labs.lesson import gap, normal
+from headwise.labs.parts.drawn import allowance, generator, orthonormal, parameters
+from headwise.labs.parts.lesson import gap, normal
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
 

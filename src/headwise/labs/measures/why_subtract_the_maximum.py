@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headwise.labs.lesson import definition_of, gap, lesson_layer, normal, padding
+from headwise.labs.parts.lesson import definition_of, gap, lesson_layer, normal, padding
 from headwise.reference import Inputs, attend
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

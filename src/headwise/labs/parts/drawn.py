@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headwise.labs.judge import interval, stated
 from headwise.labs.lab import Outcome, Phrase, Series, Sheet, Value, Verdict
-from headwise.labs.lesson import normal
+from headwise.labs.parts.lesson import normal
 from headwise.numerics import float64_allowance, largest
 from headwise.reference import Parameters, Trace
 from headwise.spec import AttentionSpec, Learned, RelativeBias
@@ -80,8 +80,10 @@ def matrix(
     return Sheet(name, title, ("row", *columns), body, headings)
 
 
-def listing(name: str, title: str, quantities: Mapping[str, Value], *, shown: bool = True) -> Sheet:
-    """Named numbers, one a row."""
+def listing(
+    name: str, title: str, quantities: Mapping[str, Value], *, shown: bool = False
+) -> Sheet:
+    """Named numbers, one a row: ids for the CSV, so not in the report unless asked for."""
     headings = (Phrase(N_("quantity")), Phrase(N_("value")))
     rows = list(quantities.items())
     return Sheet(name, Phrase(title), ("quantity", "value"), rows, headings, shown)

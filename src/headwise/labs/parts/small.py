@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headwise.labs.grammar import WORDS, text
+from headwise.labs.parts.grammar import WORDS, text
 
 IGNORED = -100
 """Target of a position that the loss skips."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from headwise.labs.small import SmallAttention, SmallBlock, SmallTransformer
+from headwise.labs.parts.small import SmallAttention, SmallBlock, SmallTransformer
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import SpecError
-from headwise.labs.drawn import allowance, generator, parameters
-from headwise.labs.lesson import (
+from headwise.labs.measures.must_dv_equal_dk import unequal_widths
+from headwise.labs.parts.drawn import allowance, generator, parameters
+from headwise.labs.parts.lesson import (
     LessonLayer,
     definition_of,
     future,
@@ -22,8 +23,7 @@ from headwise.labs.lesson import (
     normal,
     seeded,
 )
-from headwise.labs.measures.must_dv_equal_dk import unequal_widths
-from headwise.labs.small import one_thread
+from headwise.labs.parts.small import one_thread
 from headwise.masks import Causal, Prefix
 from headwise.reference import Inputs, Trace, attend
 from headwise.spec import AttentionSpec

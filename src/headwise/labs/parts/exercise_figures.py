@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from headwise.labs.drawn import listing
-from headwise.labs.exercise_parts import Measured, medians
 from headwise.labs.lab import Chart, Phrase, Series, Sheet
 from headwise.labs.measures.must_dv_equal_dk import PUBLISHED
-from headwise.labs.tables import table
+from headwise.labs.parts.drawn import listing
+from headwise.labs.parts.exercise_parts import Measured, medians
+from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
 
