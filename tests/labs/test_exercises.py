@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from headwise.labs import exercises
-from headwise.labs.parts import exercise_parts
 from headwise.labs.exercises import LAB
 from headwise.labs.lab import LabResult
 from headwise.labs.ledger import rows
+from headwise.labs.parts import exercise_parts
 
 TIMED = ("scores-timed",)
 
