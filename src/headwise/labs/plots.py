@@ -108,7 +108,9 @@ def draw(chart: Chart) -> tuple[str, bytes]:
             axes.set_xlabel(str(chart.x_label))
             axes.set_ylabel(str(chart.y_label))
             if chart.kind == "bar" and len(chart.series) > 1:
-                axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3)
+                turned = any(label.get_rotation() for label in axes.get_xticklabels())
+                place = (0.5, -0.36 if turned else -0.16)
+                axes.legend(loc="upper center", bbox_to_anchor=place, ncols=3)
             elif chart.kind == "line" and len(chart.series) > 1:
                 axes.legend()
             figure.tight_layout()
