@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def gradient_cases(engine: Engine, reading: Reading) -> list[Case]:
-    """Cases for gradients: one without a mask, one with a mask and no empty row, cross."""
+    """Cases for gradients: one without a mask, those with one, cross attention.
+
+    A case with empty rows counts if the target's gradients are finite there; where they are not,
+    that is the hazard of empty rows and is reported as such.
+    """
     plain = [c for c in engine.cases if not c.masked and not c.tags & {"unequal"}]
     chosen = [c for c in plain if c.name in ("plain", "two tokens")][-1:]
     chosen = chosen or plain[-1:] or engine.cases[-1:]
@@ -30,10 +34,19 @@ def gradient_cases(engine: Engine, reading: Reading) -> list[Case]:
         if case is None or case in chosen:
             continue
         trace = engine.session.predict(case, reading)
-        empty = isinstance(trace, Exception) or not bool(trace.visible.any(-1).all())
-        if not empty:
+        if isinstance(trace, Exception) or not engine.runs(case, reading):
+            continue
+        empty = not bool(trace.visible.any(-1).all())
+        if not empty or finite_gradients(engine, case, reading):
             chosen.append(case)
     return [c for c in chosen if engine.runs(c, reading)]
+
+
+def finite_gradients(engine: Engine, case: Case, reading: Reading) -> bool:
+    """Whether a loss on real rows gives the target gradients without NaN or infinity."""
+    got = engine.session.gradients(case, reading, upstream(engine, case, reading))
+    values = [g for g in got.values.values() if g is not None]
+    return got.error is None and all(bool(g.isfinite().all()) for g in values)
 
 
 def upstream(engine: Engine, case: Case, reading: Reading) -> torch.Tensor:
