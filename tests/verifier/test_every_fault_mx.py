@@ -26,7 +26,7 @@ SPECS = {
     "plain": {"num_heads": 3, "head_dim": 4},
     "causal": {"num_heads": 3, "head_dim": 4, "is_causal": True},
     "grouped causal": {"num_heads": 4, "num_kv_heads": 2, "head_dim": 6, "is_causal": True},
-    "window": {"num_heads": 3, "head_dim": 4, "is_causal": True, "window": (2, 0)},
+    "window": {"num_heads": 3, "head_dim": 4, "is_causal": True, "window": (2, None)},
     "sinks": {"num_heads": 3, "head_dim": 4, "is_causal": True, "sinks": True},
 }
 CROSS = ("M24", "M25")
