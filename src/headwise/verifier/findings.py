@@ -75,7 +75,7 @@ def finding_of(engine: Engine, note: Note, command: str) -> Finding:
         where="\n".join(where),
         why=why_of(engine, note),
         fix=note.fix or _(fault.fix),
-        repeat=command_of(command, note),
+        repeat=command,
         evidence={
             "measured": list(note.evidence),
             "cases": list(note.shown_on),
@@ -121,13 +121,6 @@ def why_of(engine: Engine, note: Note) -> str:
     return " ".join(
         part if part.endswith(ends) else _("{sentence}.").format(sentence=part) for part in parts
     )
-
-
-def command_of(command: str, note: Note) -> str:
-    """A command that shows the finding again."""
-    if not command or note.case is None:
-        return command
-    return command
 
 
 def locate_note(engine: Engine, note: Note) -> Location | None:

@@ -77,7 +77,6 @@ NEUTRAL_MASKS = ("mask", "attn_mask", "src_mask", "m", "attention_bias", "key_ma
                  "ctx_mask", "context_mask", "memory_mask", "encoder_attention_mask",
                  "input_mask", "bias_mask")  # fmt: skip
 QUERY_MASKS = ("query_mask", "q_mask", "query_keep", "query_padding_mask", "x_mask")
-LENGTHS = ("lengths", "key_lengths", "seq_lens", "valid_lens", "lens", "kv_lengths")
 FULL_MASKS = ("attn_mask", "src_mask")
 """Mask arguments that carry a (Tq, Tk) mask in torch's own layers."""
 

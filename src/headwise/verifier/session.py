@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from headwise.errors import HeadwiseError, TargetError
 from headwise.numerics import eps, float64_allowance, largest
-from headwise.reference import Inputs, Parameters, Trace, attend
-from headwise.reference.setting import Setting
+from headwise.reference import Inputs, Parameters, Trace
 from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case
@@ -539,14 +538,3 @@ def randomise(module: nn.Module, *, seed: int) -> None:
             else:
                 values = 0.5 * draw
             tensor.copy_(values.to(tensor.dtype))
-
-
-def correct_setting(spec: AttentionSpec, parameters: Parameters, inputs: Inputs) -> Setting:
-    """A setting for looking at rules without running anything."""
-    return Setting(spec, parameters, inputs)
-
-
-def plain_trace(spec: AttentionSpec, parameters: Parameters, inputs: Inputs) -> Trace:
-    """The definition, without gradients."""
-    with torch.no_grad():
-        return attend(spec, parameters, inputs)

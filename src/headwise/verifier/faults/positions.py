@@ -19,7 +19,7 @@ from headwise.reference.definition import (
 )
 from headwise.reference.positions import alibi_slopes, rotate, sinusoidal_table
 from headwise.reference.setting import Setting
-from headwise.spec import Alibi, AttentionSpec, Learned, Pairs, Rope, Sinusoidal
+from headwise.spec import Alibi, AttentionSpec, Learned, Pairs, Sinusoidal
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register, under
 
@@ -238,10 +238,6 @@ def wrong_slopes(spec: AttentionSpec) -> Iterable[Variant]:
 def bias_missing(spec: AttentionSpec) -> Iterable[Variant]:
     if slopes_of(spec) is not None:
         yield Variant("", {"scores": under(score, positions=None)})
-
-
-def rope_of(spec: AttentionSpec) -> Rope | None:
-    return spec.rope
 
 
 register(

@@ -22,11 +22,6 @@ def scaled_by(scale: float) -> StageFunction:
     return under(score, scale=scale)
 
 
-def scales(label: str, *values: float) -> Iterable[Variant]:
-    for value in values:
-        yield Variant(label, {"scores": scaled_by(value)})
-
-
 def other_scale(spec: AttentionSpec, *values: float) -> Iterable[Variant]:
     """Variants for scales that really differ from the right one."""
     for value in values:
