@@ -1,0 +1,40 @@
+"""The smallest failing case: exact sizes, and a pasted test that really fails."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import headwise
+
+CASES = Path(__file__).parent.parent / "cases"
+
+
+def smallest(case: str) -> dict:
+    path = next(CASES.glob(f"{case}_*.py"))
+    return headwise.verify(str(path)).findings[0].evidence["smallest"]
+
+
+@pytest.mark.parametrize(
+    ("case", "sizes"),
+    [("F43", "B1 T1"), ("F01", "B1 T2"), ("F41", "B2 T1"), ("F19", "B1 Tq1 Tk2")],
+)
+def test_the_smallest_sizes_are_found(case: str, sizes: str) -> None:
+    assert smallest(case)["sizes"] == sizes
+
+
+def test_the_pasted_test_fails_on_the_faulty_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(CASES))
+    namespace: dict = {}
+    exec(smallest("F43")["test"], namespace)
+    (test,) = [v for k, v in namespace.items() if k.startswith("test_")]
+    with pytest.raises(AssertionError):
+        test()
+    sys.modules.pop("F43_gqa_tiled_kv_heads", None)
+
+
+def test_right_code_has_nothing_to_shrink() -> None:
+    path = next(CASES.glob("C07_*.py"))
+    assert headwise.verify(str(path)).findings == ()
