@@ -39,6 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     | {"verifier", "explain", "checkpoints", "attend", "cost", "reference", "report"},
     "grading": VOCABULARY | MEANING | {"verifier", "labs", "reference"},
     "integrations": VOCABULARY | MEANING | {"reference", "report", "verifier", "attend"},
+    "bench": VOCABULARY | MEANING | {"attend", "cost", "reference", "integrations", "checkpoints"},
+    "receipts": VOCABULARY | MEANING | {"attend", "cost", "reference", "checkpoints"},
     "cli": VOCABULARY
     | MEANING
     | {
@@ -52,6 +54,9 @@ ALLOWED: dict[str, set[str]] = {
         "cost",
         "",
         "integrations",
+        "attend",
+        "bench",
+        "receipts",
     },
     "demo": VOCABULARY | MEANING | {"report", "render", "verifier", "cli"},
     "__main__": {"cli"},
