@@ -16,6 +16,7 @@ _HOME = {
     "AttentionSpec": "headwise.spec",
     "Causal": "headwise.masks",
     "Custom": "headwise.masks",
+    "DistanceBias": "headwise.attend",
     "Documents": "headwise.masks",
     "HeadwiseError": "headwise.errors",
     "Learned": "headwise.spec",
@@ -27,6 +28,8 @@ _HOME = {
     "Rope": "headwise.spec",
     "Sinusoidal": "headwise.spec",
     "Window": "headwise.masks",
+    "attention": "headwise.attend",
+    "explain_backend": "headwise.attend",
     "trace": "headwise.verifier.api",
     "verify": "headwise.verifier.api",
 }
@@ -36,6 +39,7 @@ __all__ = [
     "AttentionSpec",
     "Causal",
     "Custom",
+    "DistanceBias",
     "Documents",
     "HeadwiseError",
     "Learned",
@@ -47,11 +51,14 @@ __all__ = [
     "Rope",
     "Sinusoidal",
     "Window",
+    "attention",
+    "explain_backend",
     "trace",
     "verify",
 ]
 
 if TYPE_CHECKING:
+    from headwise.attend import DistanceBias, attention, explain_backend
     from headwise.errors import HeadwiseError
     from headwise.masks import Causal, Custom, Documents, Mask, Padding, Prefix, Window
     from headwise.spec import (

@@ -1,0 +1,96 @@
+"""Attention step by step, in plain tensor operations: every stage can be had, nothing is skipped.
+
+Slow for long sequences (the Tq × Tk scores are stored), and the one that all others can be read
+against.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.attend.call import Call, Result
+
+name = "eager"
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages of one call, each (B, Hq, Tq, Tk) but the last, (B, Hq, Tq, Dv).
+
+    Args:
+        raw_scores: q·kᵀ·scale.
+        capped_scores: after the softcap.
+        scores: after the bias; the stage ``scores``.
+        masked_scores: hidden cells are -inf.
+        weights: after the softmax (and dropout).
+        context: weights · values.
+    """
+
+    raw_scores: Tensor
+    capped_scores: Tensor
+    scores: Tensor
+    masked_scores: Tensor
+    weights: Tensor
+    context: Tensor
+
+
+def refuses(call: Call) -> str:
+    """Why this backend can't compute a call: never."""
+    return ""
+
+
+def run(call: Call) -> Result:
+    """Context and weights."""
+    found = stages(call)
+    return found.context, weights_of(call, found.weights)
+
+
+def weights_of(call: Call, weights: Tensor) -> Tensor | None:
+    """The weights in the form that was asked for."""
+    if call.need_weights is False:
+        return None
+    return weights.mean(1) if call.need_weights == "averaged" else weights
+
+
+def stages(call: Call) -> Stages:
+    """All stages of a call."""
+    B, Hq, Tq, Tk = call.batch, call.num_heads, call.q_len, call.kv_len
+    # The query heads of a group become more rows of one product: no key or value is repeated.
+    rows = call.query.reshape(B, call.num_kv_heads, call.group_size * Tq, call.head_dim)
+    raw = (rows @ call.key.transpose(-2, -1) * call.scale).view(B, Hq, Tq, Tk)
+    capped = raw if call.softcap is None else call.softcap * torch.tanh(raw / call.softcap)
+    bias = call.dense_bias()
+    scores = capped if bias is None else capped + bias.to(capped.dtype)
+    visible = call.mask.dense(Tq, Tk, scores.device)
+    masked = scores if visible is None else scores.masked_fill(~visible, -math.inf)
+    weights = normalise(masked, call.sinks)
+    if call.dropout_p:
+        weights = torch.dropout(weights, call.dropout_p, train=True)
+    folded = weights.reshape(B, call.num_kv_heads, call.group_size * Tq, Tk)
+    context = (folded @ call.value).view(B, Hq, Tq, call.v_head_dim)
+    return Stages(raw, capped, scores, masked, weights, context)
+
+
+def normalise(masked: Tensor, sinks: Tensor | None) -> Tensor:
+    """Softmax over the keys; a row with nothing visible gets zeros.
+
+    Args:
+        masked: (B, Hq, Tq, Tk).
+        sinks: (Hq,) logits of the denominator, or None.
+
+    Returns:
+        (B, Hq, Tq, Tk) in the dtype of the scores; summed in float32 or better.
+    """
+    at_least_float32 = torch.promote_types(masked.dtype, torch.float32)
+    if sinks is not None:
+        sink = sinks.to(masked.dtype).view(1, -1, 1, 1).expand(*masked.shape[:3], 1)
+        joined = torch.cat([masked, sink], dim=-1).softmax(-1, dtype=at_least_float32)
+        return joined[..., :-1].to(masked.dtype)
+    if masked.shape[-1] == 0:
+        return masked
+    safe: Tensor = torch._safe_softmax(masked, -1, at_least_float32)  # noqa: SLF001
+    return safe.to(masked.dtype)

@@ -1,0 +1,73 @@
+"""torch's own ``scaled_dot_product_attention``, for the calls that it can express."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from headwise.attend.call import Call, Result
+from headwise.texts import translate as _
+
+name = "sdpa"
+
+
+def refuses(call: Call) -> str:
+    """Why SDPA can't compute a call; empty if it can."""
+    if call.need_weights is not False:
+        return _("it returns no weights")
+    if call.softcap is not None:
+        return _("it has no softcap")
+    if call.sinks is not None:
+        return _("it has no sinks")
+    if call.q_len == 0 or call.kv_len == 0:
+        return _("there is nothing to attend to")
+    return ""
+
+
+def run(call: Call) -> Result:
+    """The context."""
+    grouped = call.num_heads != call.num_kv_heads
+    if call.bias is None and is_causal_from_the_start(call):
+        return (
+            F.scaled_dot_product_attention(
+                call.query,
+                call.key,
+                call.value,
+                dropout_p=call.dropout_p,
+                is_causal=True,
+                scale=call.scale,
+                enable_gqa=grouped,
+            ),
+            None,
+        )
+    return (
+        F.scaled_dot_product_attention(
+            call.query,
+            call.key,
+            call.value,
+            attn_mask=additive(call),
+            dropout_p=call.dropout_p,
+            scale=call.scale,
+            enable_gqa=grouped,
+        ),
+        None,
+    )
+
+
+def is_causal_from_the_start(call: Call) -> bool:
+    """Whether the mask is what SDPA calls ``is_causal`` (aligned at the start)."""
+    mask = call.mask
+    return mask.is_band and mask.lowest is None and mask.highest == 0
+
+
+def additive(call: Call) -> Tensor | None:
+    """Mask and bias as SDPA's one argument: bool if there is no bias, else with -inf inside."""
+    visible = call.mask.dense(call.q_len, call.kv_len, call.query.device)
+    bias = call.dense_bias()
+    if bias is None:
+        return visible
+    bias = bias.to(call.query.dtype)
+    if visible is None:
+        return bias.expand(*bias.shape[:-2], call.q_len, call.kv_len)
+    return torch.where(visible, bias, float("-inf"))

@@ -1,0 +1,213 @@
+"""``attention``: the function that a user calls instead of ``scaled_dot_product_attention``."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from headwise.attend.backends import eager
+from headwise.attend.backends.dispatch import BACKENDS, Choice, choose
+from headwise.attend.backends.eager import Stages
+from headwise.attend.call import Call, DistanceBias, NeedWeights
+from headwise.attend.checks import check_mask, check_options, explain_misfit, fit
+from headwise.attend.parts import MaskParts, take_apart
+from headwise.masks import Mask
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    bias: Tensor | DistanceBias | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    need_weights: NeedWeights = False,
+    backend: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """softmax(Q·Kᵀ·scale + bias, hidden cells out)·V.
+
+    Args:
+        query: (B, Hq, Tq, Dk), any floating-point dtype.
+        key: (B, Hkv, Tk, Dk); query head h reads key/value head h // (Hq/Hkv).
+        value: (B, Hkv, Tk, Dv); Dv may differ from Dk.
+        mask: ``Causal()``, ``Window(left, right)``, ``Padding(keep)``, ``Documents(numbers)``,
+            ``Custom(tensor)``, combined with ``&`` and ``|``; True = may look. A mask of another
+            library comes in through ``from_convention``. None: everybody sees everything.
+        scale: factor of the scores; None = 1/sqrt(Dk).
+        bias: added to the scores: a tensor that broadcasts to (B, Hq, Tq, Tk), or a
+            ``DistanceBias``.
+        softcap: scores become cap·tanh(scores/cap), before mask and bias.
+        sinks: (Hq,) logits that take part in the denominator only.
+        dropout_p: probability of dropping a weight; 0 outside of training.
+        need_weights: ``"per-head"`` or ``"averaged"`` returns the weights as well.
+        backend: name of a backend, to overrule the choice; see ``explain_backend``.
+
+    Returns:
+        The context, (B, Hq, Tq, Dv); with ``need_weights`` also the weights, (B, Hq, Tq, Tk) or
+        averaged over the heads (B, Tq, Tk). A query that sees nothing gets zeros.
+
+    Raises:
+        ShapeError, UsageError, MaskError: for tensors, options or masks that do not fit.
+
+    Source: Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.1; grouped heads: Ainslie et al.
+        2023 (arXiv 2305.13245), section 2.2.
+
+    Example:
+        >>> import torch
+        >>> from headwise.masks import Causal
+        >>> x = torch.ones(1, 2, 3, 4)
+        >>> attention(x, x, torch.arange(3.0).view(1, 1, 3, 1).expand(1, 2, 3, 1), mask=Causal())[
+        ...     0, 0
+        ... ].flatten().tolist()
+        [0.0, 0.5, 1.0]
+    """
+    call = make_call(
+        query,
+        key,
+        value,
+        mask=mask,
+        scale=scale,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
+    )
+    context, weights = run(call, backend)
+    return context if weights is None else (context, weights)
+
+
+def run(call: Call, backend: str | None = None) -> tuple[Tensor, Tensor | None]:
+    """Compute a call by the backend that ``choose`` names."""
+    return BACKENDS[choose(call, backend).backend].run(call)
+
+
+def stages(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    bias: Tensor | DistanceBias | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Stages:
+    """The same as ``attention``, stage by stage; arguments as there.
+
+    Example:
+        >>> import torch
+        >>> x = torch.ones(1, 1, 2, 4)
+        >>> stages(x, x, x).scores.flatten().tolist()
+        [2.0, 2.0, 2.0, 2.0]
+    """
+    return eager.stages(
+        make_call(
+            query,
+            key,
+            value,
+            mask=mask,
+            scale=scale,
+            bias=bias,
+            softcap=softcap,
+            sinks=sinks,
+            dropout_p=dropout_p,
+        )
+    )
+
+
+def explain_backend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | None = None,
+    scale: float | None = None,
+    bias: Tensor | DistanceBias | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    need_weights: NeedWeights = False,
+    backend: str | None = None,
+) -> Choice:
+    """Which backend ``attention`` takes for these arguments, and why; nothing is computed.
+
+    Example:
+        >>> import torch
+        >>> x = torch.ones(1, 1, 2, 4)
+        >>> explain_backend(x, x, x, need_weights="per-head").others["sdpa"]
+        'it returns no weights'
+    """
+    call = make_call(
+        query,
+        key,
+        value,
+        mask=mask,
+        scale=scale,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
+    )
+    return choose(call, backend)
+
+
+def make_call(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Mask | MaskParts | None = None,
+    scale: float | None = None,
+    bias: Tensor | DistanceBias | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    dropout_p: float = 0.0,
+    need_weights: NeedWeights = False,
+) -> Call:
+    """The arguments of ``attention``, checked and taken apart.
+
+    Raises:
+        ShapeError, UsageError, MaskError: as ``attention``.
+    """
+    if not fit(query, key, value):
+        explain_misfit(query, key, value)
+    check_options(
+        query,
+        key,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
+        scale=scale,
+    )
+    if isinstance(mask, MaskParts):
+        parts = mask
+    else:
+        check_mask(mask)
+        parts = take_apart(
+            mask,
+            q_len=query.shape[2],
+            kv_len=key.shape[2],
+            batch=query.shape[0],
+            num_heads=query.shape[1],
+            device=query.device,
+        )
+    return Call(
+        query=query,
+        key=key,
+        value=value,
+        mask=parts,
+        scale=query.shape[3] ** -0.5 if scale is None else scale,
+        bias=bias,
+        softcap=softcap,
+        sinks=sinks,
+        dropout_p=dropout_p,
+        need_weights=need_weights,
+    )
