@@ -7,7 +7,6 @@ built after the language is known, so that their help texts are translated.
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
@@ -18,8 +17,9 @@ import click
 
 from headwise import __version__
 from headwise.cli import messages
+from headwise.cli.lazy import LazyGroup
 from headwise.cli.messages import INTERNAL, INTERRUPTED, USAGE
-from headwise.errors import HeadwiseError, did_you_mean
+from headwise.errors import HeadwiseError
 from headwise.texts import choose_language, use_language
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -33,39 +33,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "fault": ("headwise.cli.fault", N_("The catalogue of faults; a long card for each.")),
     "lab": ("headwise.cli.lab", N_("What the course says, measured: experiments with a report.")),
     "grade": ("headwise.cli.grade", N_("Write attention yourself and have it marked, with hints.")),
-    "bench": ("headwise.cli.bench", N_("Measure the verifier on a folder of known cases.")),
+    "bench": (
+        "headwise.cli.bench",
+        N_("Measure Headwise: its speed, its conformance, its verdicts."),
+    ),
     "doctor": ("headwise.cli.doctor", N_("What a bug report needs: versions, CPU, languages.")),
 }
 """Module and short help of every subcommand; the module has a function ``command``."""
-
-
-class LazyGroup(messages.Group):
-    """A group whose subcommands are imported when they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command()
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = did_you_mean(args[0], COMMANDS)
-            raise messages.usage(
-                _("there is no command {name!r}").format(name=args[0]),
-                fix=_("did you mean {near!r}?").format(near=near)
-                if near
-                else _("one of {names}").format(names=", ".join(COMMANDS)),
-            )
-        return super().resolve_command(ctx, args)
-
-    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
-        return [(name, _(text)) for name, (_module, text) in COMMANDS.items()]
 
 
 def build() -> click.Group:
@@ -74,6 +48,7 @@ def build() -> click.Group:
     @click.group(
         name="headwise",
         cls=LazyGroup,
+        commands=COMMANDS,
         invoke_without_command=False,
         no_args_is_help=True,
         help=_("The attention workbench: is this attention layer right, and if not, why?"),
