@@ -13,13 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from headwise.errors import TargetError, UsageError
-from headwise.masks import Causal
+from headwise.masks import Causal, Documents, Mask, Padding
 from headwise.reference import Inputs
 from headwise.reference.positions import rotary_angles
+from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier import names as nm
+from headwise.verifier.annotations import annotations_of, classes_in, maker_from_spec, values_in
+from headwise.verifier.construct import spec_code
 from headwise.verifier.layouts import find_parts
-from headwise.verifier.subject import Options, PadStyle, Polarity, Recipe, Subject
+from headwise.verifier.subject import (
+    MASK_STYLE,
+    Options,
+    PadStyle,
+    Polarity,
+    Recipe,
+    Subject,
+)
 
 
 # ------------------------------------------------------------------ signatures
@@ -32,6 +42,8 @@ class Plan:
     value: str | None = None
     context: str | None = None
     padding: str | None = None
+    mask_value: str | None = None
+    cache: str | None = None
     query_mask: str | None = None
     full_mask: str | None = None
     documents: str | None = None
@@ -65,9 +77,21 @@ def _first(options: Iterable[str], parameters: Iterable[str]) -> str | None:
     return next((name for name in options if name in there), None)
 
 
-def plan_call(parameters: Mapping[str, inspect.Parameter], *, layer: bool) -> Plan:
-    """Assign the arguments of a signature to what they carry, by name and then by place."""
+def plan_call(
+    parameters: Mapping[str, inspect.Parameter],
+    *,
+    layer: bool,
+    annotations: Mapping[str, Any] | None = None,
+) -> Plan:
+    """Assign the arguments of a signature: by annotated type, then by name, then by place."""
     plan, left = Plan(), list(parameters)
+    for name in left:
+        for cls in classes_in((annotations or {}).get(name)):
+            if issubclass(cls, Mask) and plan.mask_value is None:
+                plan.mask_value = name
+            elif plan.cache is None and maker_from_spec(cls, AttentionSpec) is not None:
+                plan.cache = name
+    left = [name for name in left if name not in (plan.mask_value, plan.cache)]
 
     def take(options: Iterable[str]) -> str | None:
         name = _first(options, left)
@@ -99,7 +123,7 @@ def plan_call(parameters: Mapping[str, inspect.Parameter], *, layer: bool) -> Pl
         plan.padding = take(nm.IGNORE_NAMES) or take(nm.KEEP_NAMES)
         plan.full_mask = take(nm.FULL_MASKS)
         plan.padding = plan.padding or take(nm.NEUTRAL_MASKS)
-    else:
+    elif plan.mask_value is None:
         plan.padding = take(nm.IGNORE_NAMES) or take(nm.KEEP_NAMES) or take(nm.NEUTRAL_MASKS)
     plan.documents = take(nm.DOCUMENTS)
     plan.tables = take(nm.ROTARY_TABLES)
@@ -158,6 +182,13 @@ def words_of(
                 ] else None
             seen.setdefault(word, vars(module)[name])
     found = {**seen, **used, **{k: v for k, v in words.items() if v is not None}}
+    stated = getattr(module, "spec", None)
+    if isinstance(stated, AttentionSpec) and not set(words) & set(nm.SPEC_WORDS):
+        found.setdefault("spec", stated)
+    if isinstance(found.get("spec"), AttentionSpec):
+        sizes = ("d_model", "num_heads", "num_kv_heads", "head_dim", "v_head_dim")
+        found.update({n: getattr(found["spec"], n) for n in (*sizes, "d_context", "d_values")})
+        return found
     for name in nm.CAUSAL_FLAGS:
         flag = getattr(module, name, None)
         if isinstance(flag, bool) and "causal" not in found:
@@ -227,8 +258,8 @@ def bind_layer(
         TargetError: an argument of ``forward`` that can't be filled.
         UsageError: sizes that can't be found out.
     """
-    parameters = parameters_of(module.forward)
-    plan = plan_call(parameters, layer=True)
+    parameters, annotations = parameters_of(module.forward), annotations_of(module.forward)
+    plan = plan_call(parameters, layer=True, annotations=annotations)
     refuse_extra_keys(module, label)
     if plan.x is None:
         raise TargetError(_("forward of {label} takes no input").format(label=label))
@@ -243,6 +274,9 @@ def bind_layer(
     known = words_of(module, words, used)
     file, line = source_of(type(module))
     notes: dict[str, str] = {}
+    spec = known.get("spec")
+    if isinstance(spec, AttentionSpec) and "spec" in used:
+        notes["built from"] = spec_code(spec)
     if plan.key is not None:
         notes["calls"] = f"forward({plan.x}, {plan.key}, {plan.value})"
     elif plan.context is not None:
@@ -268,12 +302,20 @@ def bind_layer(
     if plan.padding is not None:
         offers.add("padding")
         notes["padding argument"] = plan.padding
+    if plan.mask_value is not None:
+        offers |= {"padding", "documents"}
+        notes["mask argument"] = _("{name}: a Mask, made from what a case hides").format(
+            name=plan.mask_value
+        )
     if plan.documents is not None:
         offers.add("documents")
     if plan.query_mask is not None:
         offers.add("query-mask")
+    requests: tuple[Any, ...] = (True,)
     if plan.weights is not None:
         offers.add("weights")
+        listed = values_in(annotations.get(plan.weights))
+        requests = tuple(v for v in listed if v) or requests
     switchable = plan.causal is not None and parameters[plan.causal].default is False
     always = True if switchable and words.get("causal") else None
     if switchable and not always:
@@ -294,6 +336,8 @@ def bind_layer(
         if inputs.keep is not None and plan.padding is not None and options.style is not None:
             assert inputs.x is not None
             arguments[plan.padding] = options.style.make(inputs.keep, inputs.q_len, inputs.x.dtype)
+        if plan.mask_value is not None:
+            arguments[plan.mask_value] = mask_of(inputs)
         handed = arguments.get(plan.padding or "")
         handed = handed.clone() if isinstance(handed, Tensor) else None
         if inputs.query_keep is not None and plan.query_mask is not None:
@@ -330,10 +374,14 @@ def bind_layer(
             words_of_call += [key, "values" if inputs.values is not None else key]
         elif inputs.context is not None or required_context:
             words_of_call.append("context" if inputs.context is not None else "x")
-        if inputs.keep is not None and options.style is not None:
+        if inputs.keep is not None and options.style is not None and plan.padding is not None:
             words_of_call.append(f"{plan.padding}={options.style.code()}")
-        if inputs.documents is not None:
+        if inputs.documents is not None and plan.documents is not None:
             words_of_call.append(f"{plan.documents}=documents")
+        masks = [f"Padding({n})" for n in ("keep",) if inputs.keep is not None]
+        masks += [f"Documents({n})" for n in ("documents",) if inputs.documents is not None]
+        if plan.mask_value is not None and masks:
+            words_of_call.append(f"{plan.mask_value}={' & '.join(masks)}")
         return f"target({', '.join(words_of_call)})"
 
     return Subject(
@@ -342,12 +390,14 @@ def bind_layer(
         make=make,
         call=call,
         words=known,
-        declared=frozenset(k for k, v in words.items() if v is not None),
+        declared=frozenset(k for k, v in words.items() if v is not None)
+        | (frozenset((*nm.SPEC_WORDS, "alignment")) if spec is not None else frozenset()),
         notes=notes,
         offers=frozenset(offers),
         styles=styles_for(plan.padding, padding_mask or words.get("padding_mask"))
         if plan.padding
-        else (),
+        else ((MASK_STYLE,) if plan.mask_value else ()),
+        weight_requests=requests,
         strong_polarity=polarity_of(plan.padding),
         weights=words.get("weights"),
         file=file,
@@ -357,6 +407,18 @@ def bind_layer(
         time_first=time_first,
         recipe=recipe_of(type(module), built, written),
     )
+
+
+def mask_of(inputs: Inputs) -> Mask | None:
+    """What a case hides beyond the layer's own rules, as a ``Mask``."""
+    mask: Mask | None = None if inputs.keep is None else Padding(inputs.keep)
+    if inputs.documents is not None:
+        own = inputs.documents[:, max(inputs.kv_len - inputs.q_len, 0) :]
+        documents = Documents(own, inputs.documents)
+        mask = documents if mask is None else mask & documents
+    if inputs.mask is not None:
+        mask = inputs.mask if mask is None else mask & inputs.mask
+    return mask
 
 
 def _turn(x: Tensor | None, time_first: bool) -> Tensor | None:
@@ -424,15 +486,25 @@ def recipe_of(
     file, _line = source_of(cls)
     if built is None or file is None:
         return None
-    if not all(isinstance(v, int | float | str | bool | None) for v in built.values()):
+    specs = [v for v in built.values() if isinstance(v, AttentionSpec)]
+    plain = int | float | str | bool | None
+    if not all(isinstance(v, plain) or v in specs for v in built.values()):
         return None
     home = cls.__module__
     if home.startswith("headwise_target_"):
         home = Path(file).stem
-    arguments = ", ".join(f"{name}={value!r}" for name, value in built.items())
-    return Recipe(
-        (f"from {home} import {cls.__qualname__}",), f"{cls.__qualname__}({arguments})", written
-    )
+    texts = {n: spec_code(v) if isinstance(v, AttentionSpec) else repr(v) for n, v in built.items()}
+    arguments = ", ".join(f"{name}={text}" for name, text in texts.items())
+    imports = [f"from {home} import {cls.__qualname__}"]
+    if specs:
+        names = [n for n in SPEC_NAMES if f"{n}(" in arguments]
+        imports.append(f"from headwise.spec import {', '.join(names)}")
+        imports.append("from headwise.masks import Documents, Padding")
+    return Recipe(tuple(imports), f"{cls.__qualname__}({arguments})", written)
+
+
+SPEC_NAMES = ("Alibi", "AttentionSpec", "Learned", "QkNorm", "RelativeBias", "Rope", "Sinusoidal")
+"""Classes that the expression for a specification may name."""
 
 
 def source_of(thing: Any) -> tuple[str | None, int | None]:

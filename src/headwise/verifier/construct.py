@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from headwise.errors import TargetError, UsageError, did_you_mean
+from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
-from headwise.verifier.names import CAUSAL_FLAGS, DROPOUTS, word_of
+from headwise.verifier.annotations import annotations_of, classes_in
+from headwise.verifier.names import CAUSAL_FLAGS, DROPOUTS, SPEC_WORDS, word_of
 
 SMALL: dict[str, Any] = {
     "d_model": 24,
@@ -69,6 +71,74 @@ def sizes_for(words: Mapping[str, Any]) -> dict[str, Any]:
     return sizes
 
 
+# ------------------------------------------------------------------ layers made from a specification
+def spec_parameter(
+    cls: type[nn.Module], parameters: Mapping[str, inspect.Parameter]
+) -> str | None:
+    """The constructor argument that takes an ``AttentionSpec``: by annotation, else by name."""
+    found = annotations_of(cls.__init__)
+    for name in parameters:
+        if AttentionSpec in classes_in(found.get(name)):
+            return name
+    spec = parameters.get("spec")
+    plain = spec is not None and spec.annotation is spec.empty and spec.default is spec.empty
+    return "spec" if plain else None
+
+
+def spec_for(words: Mapping[str, Any], init: Mapping[str, Any]) -> AttentionSpec:
+    """The specification that words give, completed with small sizes; ``init`` adds to it.
+
+    Raises:
+        SpecError: a contradiction.
+
+    Example:
+        >>> spec = spec_for({"num_heads": 4, "rope": "halves"}, {"sinks": True})
+        >>> spec.d_model, spec.num_kv_heads, spec.rope.pairs, spec.sinks
+        (24, 4, 'halves', True)
+    """
+    ready = words.get("spec")
+    if isinstance(ready, AttentionSpec):
+        return AttentionSpec.from_flags(**{**spec_words(ready), **init}) if init else ready
+    given = {k: v for k, v in {**words, **init}.items() if k in SPEC_WORDS and v is not None}
+    sizes = sizes_for(given)
+    given.setdefault("d_model", sizes["d_model"])
+    if "num_heads" not in given:
+        given["num_heads"] = sizes["num_heads"]
+        given.setdefault("num_kv_heads", sizes["num_kv_heads"])
+    return AttentionSpec.from_flags(**given)
+
+
+def spec_words(spec: AttentionSpec) -> dict[str, Any]:
+    """A specification in the flat words that ``AttentionSpec.from_flags`` takes."""
+    words = {spot.name: getattr(spec, spot.name) for spot in dataclasses.fields(spec)}
+    return {**words, "causal": words.pop("is_causal")}
+
+
+def spec_code(spec: AttentionSpec) -> str:
+    """An expression for a specification, without what follows from the rest.
+
+    Example:
+        >>> spec_code(AttentionSpec(d_model=24, num_heads=4, num_kv_heads=2, is_causal=True))
+        'AttentionSpec(d_model=24, num_heads=4, num_kv_heads=2, is_causal=True)'
+    """
+    sizes = {"d_model": spec.d_model, "num_heads": spec.num_heads}
+    given = {name: repr(value) for name, value in sizes.items()}
+    if spec.num_heads * spec.head_dim != spec.d_model:
+        sizes["head_dim"] = spec.head_dim
+    plain = AttentionSpec(**{"head_dim": spec.head_dim, "d_context": spec.d_context, **sizes})
+    for spot in dataclasses.fields(spec):
+        name, value = spot.name, getattr(spec, spot.name)
+        follows = value == getattr(plain, name)
+        if name in ("head_dim", "d_context"):
+            follows = name not in sizes and value == (
+                spec.d_model // spec.num_heads if name == "head_dim" else spec.d_model
+            )
+        if name not in given and not follows:
+            given[name] = repr(value)
+    return f"AttentionSpec({', '.join(f'{name}={text}' for name, text in given.items())})"
+
+
+# ------------------------------------------------------------------ construction
 def construct(
     cls: type[nn.Module],
     words: Mapping[str, Any],
@@ -96,6 +166,11 @@ def construct(
         if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
     }
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    takes_spec = spec_parameter(cls, parameters)
+    inside: dict[str, Any] = {}
+    if takes_spec is not None:
+        inside = {k: v for k, v in init.items() if k in SPEC_WORDS and k not in parameters}
+        init = {k: v for k, v in init.items() if k not in inside}
     for name in init:
         if name not in parameters and not takes_any:
             near = did_you_mean(name, parameters)
@@ -114,6 +189,8 @@ def construct(
         word = word_of(name)
         if name in init:
             arguments[name] = init[name]
+        elif name == takes_spec:
+            arguments[name] = used["spec"] = spec_for(words, inside)
         elif word is not None and (word in words or not optional):
             arguments[name] = sizes[word]
         elif name in CAUSAL_FLAGS and ("causal" in words or not optional):

@@ -169,7 +169,7 @@ class Engine:
                         if outcome.error is not None:
                             errors.append(outcome.error)
         error = errors[0]
-        if isinstance(error, HeadwiseError):
+        if isinstance(error, HeadwiseError) and not self.session.raised_inside(error):
             raise error
         file = self.subject.file
         from pathlib import Path

@@ -150,7 +150,7 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
         case,
         lifted=lifted,
         training=training,
-        weights=True if note.fault.code == "M20" else None,
+        weights=engine.subject.weight_requests[0] if note.fault.code == "M20" else None,
     )
     clones = {}
     for name, tensor in case.inputs.tensors().items():

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from headwise.errors import UsageError
 from headwise.reference import Parameters
-from headwise.spec import AttentionSpec
+from headwise.spec import AttentionSpec, RelativeBias
 from headwise.texts import translate as _
 from headwise.verifier.names import fused_order, role_of
 
@@ -268,6 +268,10 @@ def candidates(module: nn.Module, spec: AttentionSpec) -> list[Layout]:
     """Layouts that fit the module's names and shapes, likeliest first."""
     tensors = {name: t.detach() for name, t in module.named_parameters()}
     parts, sizes, extras = find_parts(module), Sizes(spec), _extras(module)
+    if isinstance(spec.positions, RelativeBias) and "relative_bias" not in extras:
+        table = extras.get("positions")  # the only table of such a layer, whatever its name
+        if table is not None and tuple(tensors[table].shape)[1:] == (spec.num_heads,):
+            extras["relative_bias"] = extras.pop("positions")
 
     def pick(role: str, shape: tuple[int, int]) -> list[Part]:
         options = (p for group in parts.get(role, []) for p in group)

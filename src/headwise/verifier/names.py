@@ -36,6 +36,13 @@ SIZES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Constructor arguments and attributes, by the word of the specification that they carry."""
 
+SPEC_WORDS = (
+    "d_model", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "d_context", "d_values",
+    "causal", "window", "rope", "rotary_dim", "rope_base", "positions", "alibi", "softcap",
+    "sinks", "scale", "dropout", "qk_norm", "biases",
+)  # fmt: skip
+"""Words that describe a layer, as ``AttentionSpec.from_flags`` takes them."""
+
 DROPOUTS = (
     "dropout", "p", "attn_dropout", "attention_dropout", "dropout_p", "drop", "attn_drop",
     "proj_drop", "resid_dropout", "dropout_rate", "attn_pdrop", "resid_pdrop",

@@ -303,8 +303,15 @@ def _same_steps(a: Recording, b: Recording) -> Iterator[tuple[Operation, Operati
 
 def check_returned_weights(engine: Engine, theory: Theory) -> None:
     """Compare returned attention weights, and the output on the path that returns them (M20)."""
+    wanted = engine.subject.weight_requests if "weights" in engine.subject.offers else (None,)
+    for asked in wanted:
+        if not _weights_right(engine, theory, asked):
+            return
+
+
+def _weights_right(engine: Engine, theory: Theory, asked: Any) -> bool:
+    """The same for one way of asking for weights; False if something was found."""
     reading = theory.reading
-    asked = True if "weights" in engine.subject.offers else None
     adapter = bool(engine.subject.styles and engine.subject.styles[0].shape == "adapter")
     names = ("plain",) if adapter else ("plain", "left padding", "right padding", "causal switch")
     for name in names:
@@ -354,7 +361,7 @@ def check_returned_weights(engine: Engine, theory: Theory) -> None:
                     rules=" + ".join(dropped)
                 )
                 engine.notes.insert(0, note)
-                return
+                return False
         unexplained = Note(FAULTS["U00"], case=case, before=note.before)
         unexplained.what = (
             _("asking for the weights changes the output")
@@ -362,7 +369,8 @@ def check_returned_weights(engine: Engine, theory: Theory) -> None:
             else _("the returned weights are not the weights of the definition")
         )
         engine.notes.append(unexplained)
-        return
+        return False
+    return True
 
 
 def causal_right_padding(engine: Engine) -> None:

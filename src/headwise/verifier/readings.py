@@ -22,15 +22,9 @@ from headwise.spec import (
 )
 from headwise.texts import translate as _
 from headwise.verifier.layouts import EMPTY, Layout, candidates, declared_layout
+from headwise.verifier.names import SPEC_WORDS
 from headwise.verifier.session import Reading
 from headwise.verifier.subject import Subject
-
-SPEC_WORDS = (
-    "d_model", "num_heads", "num_kv_heads", "head_dim", "v_head_dim", "d_context", "d_values",
-    "causal", "window", "rope", "rotary_dim", "rope_base", "positions", "alibi", "softcap",
-    "sinks", "scale", "dropout", "qk_norm",
-)  # fmt: skip
-
 
 def base_spec(subject: Subject) -> AttentionSpec:
     """The specification that the known words give.

@@ -201,6 +201,16 @@ class Session:
         finally:
             self.check_process()
 
+    def raised_inside(self, error: BaseException) -> bool:
+        """Whether an exception passed through the target's own code, which may use Headwise too."""
+        trace = error.__traceback__
+        while trace is not None:
+            code = trace.tb_frame.f_code
+            if code.co_filename in self.subject.own_files and code not in self.subject.adapters:
+                return True
+            trace = trace.tb_next
+        return False
+
     def check_process(self) -> None:
         """End a copy of this process that the target forked."""
         if os.getpid() != self.pid:
@@ -248,9 +258,9 @@ class Session:
         try:
             with torch.no_grad():
                 result, given = self.call(thing, case, options)
-        except HeadwiseError:
-            raise
         except Exception as error:
+            if isinstance(error, HeadwiseError) and not self.raised_inside(error):
+                raise
             return Outcome(error=error)
         originals = {**case.inputs.tensors()}
         mutated = tuple(
@@ -326,9 +336,9 @@ class Session:
                     list(leaves.values()),
                     allow_unused=True,
                 )
-        except HeadwiseError:
-            raise
         except Exception as error:
+            if isinstance(error, HeadwiseError) and not self.raised_inside(error):
+                raise
             return Gradients(error=error)
         finally:
             self.check_process()

@@ -23,7 +23,8 @@ class PadStyle:
 
     Args:
         shape: ``2d`` (B, Tk), ``key4d`` (B, 1, 1, Tk), ``full4d`` (B, 1, Tq, Tk), ``3d``
-            (B, Tq, Tk), or ``adapter`` (the file's own adapter takes (B, Tk), True = real).
+            (B, Tq, Tk), ``adapter`` (the file's own adapter takes (B, Tk), True = real), or
+            ``mask`` (a ``Mask`` value is made of it).
         polarity: whether True (or 1) means real.
         dtype: ``bool``, ``int``, ``float`` (0/1), or ``added`` (0 and −inf).
     """
@@ -66,6 +67,8 @@ class PadStyle:
 
     def sentence(self) -> str:
         """The style in words."""
+        if self.shape == "mask":
+            return "Padding(keep)"
         shapes = {
             "2d": "(B, Tk)",
             "key4d": "(B, 1, 1, Tk)",
@@ -85,6 +88,8 @@ class PadStyle:
 
 
 ADAPTER_STYLE = PadStyle("adapter")
+MASK_STYLE = PadStyle("mask")
+"""A ``headwise.masks.Mask``; the call makes it."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +99,8 @@ class Options:
     Args:
         style: how to hand over the padding mask.
         training: training mode (dropout on).
-        weights: ask for the attention weights (None = the target's own default).
+        weights: ask for the attention weights, in the target's own word for it (None = the
+            target's default).
         causal_flag: value of the target's causal switch (None = leave it alone).
         time_first: hand over (T, B, D) instead of (B, T, D).
         layout: of a function's tensors, ``BHTD`` or ``BTHD``.
@@ -103,7 +109,7 @@ class Options:
 
     style: PadStyle | None = None
     training: bool = False
-    weights: bool | None = None
+    weights: Any = None
     causal_flag: bool | None = None
     time_first: bool = False
     layout: str = "BHTD"
@@ -146,6 +152,7 @@ class Subject:
         styles: ways of handing over a padding mask, likeliest first.
         strong_polarity: what the mask argument's own name says True means, if anything.
         weights: declared weight layout.
+        weight_requests: what to say to be given the attention weights.
         file, first_line: where the target is defined.
         own_files: source files that count as the target's own code.
         adapters: code objects in them that only call the target.
@@ -169,6 +176,7 @@ class Subject:
     styles: tuple[PadStyle, ...] = ()
     strong_polarity: Polarity | None = None
     weights: Mapping[str, str] | None = None
+    weight_requests: tuple[Any, ...] = (True,)
     file: str | None = None
     first_line: int | None = None
     own_files: frozenset[str] = frozenset()
