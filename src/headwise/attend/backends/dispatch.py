@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from headwise.attend.backends import eager, sdpa
+from headwise.attend.backends import eager, sdpa, tiled
 from headwise.attend.call import Call, Result
 from headwise.errors import UsageError
 from headwise.registry import Registry
@@ -34,7 +34,7 @@ class Backend(Protocol):
 
 
 BACKENDS: Registry[Backend] = Registry("backend")
-for _module in (eager, sdpa):
+for _module in (eager, sdpa, tiled):
     BACKENDS.add(_module.name, _module)
 
 

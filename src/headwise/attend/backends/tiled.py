@@ -1,0 +1,432 @@
+"""Attention in blocks of queries, in pure PyTorch: no Tq × Tk tensor, hidden blocks skipped.
+
+A block of queries meets all the keys that it may see at once; its scores live in one small buffer
+that every block reuses, so they stay in the cache. Only the inputs are kept for the backward pass,
+which makes the scores again::
+
+    for each block of queries (rows of all heads of a group together):
+        S = Q·Kᵀ·scale      (n × w)   + cap, bias; hidden cells out
+        P = softmax(S)                in place
+        O = P·V             (n × Dv)
+
+The ideas are those of FlashAttention (Dao et al. 2022, arXiv 2205.14135): recompute instead of
+store, skip what is hidden.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.attend import products
+from headwise.attend.call import Call, DistanceBias, Result
+from headwise.attend.plan import Block, make_plan
+from headwise.texts import translate as _
+
+name = "tiled"
+
+_softmax_backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001 - no public name
+
+TILE_ELEMENTS = 1 << 19
+"""Scores in a tile: 2 MiB of float32, what stays in the caches of two cores."""
+
+
+def refuses(call: Call) -> str:
+    """Why this backend can't compute a call; empty if it can."""
+    if call.q_len == 0 or call.kv_len == 0 or call.batch == 0:
+        return _("there is nothing to attend to")
+    if call.need_weights is not False and call.needs_grad:
+        return _("it does not carry gradients through returned weights")
+    return ""
+
+
+def run(call: Call) -> Result:
+    """Context and, if asked for, weights."""
+    if not call.needs_grad:
+        with torch.no_grad():
+            return forward(call, _seed(call))
+    distance = call.bias.values if isinstance(call.bias, DistanceBias) else None
+    dense = call.bias if isinstance(call.bias, Tensor) else None
+    context: Tensor = _Tiled.apply(  # type: ignore[no-untyped-call]
+        call.query, call.key, call.value, dense, distance, call.sinks, call, _seed(call)
+    )
+    return context, None
+
+
+class _Tiled(torch.autograd.Function):
+    """Keeps the inputs; the scores are made again in the backward pass."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        dense: Tensor | None,
+        distance: Tensor | None,
+        sinks: Tensor | None,
+        call: Call,
+        seed: int,
+    ) -> Tensor:
+        ctx.save_for_backward(query, key, value, dense, distance, sinks)
+        ctx.rest, ctx.seed = (call.mask, call.scale, call.softcap, call.dropout_p), seed
+        return forward(call, seed)[0]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, dense, distance, sinks = ctx.saved_tensors
+        mask, scale, softcap, dropout_p = ctx.rest
+        bias = DistanceBias(distance) if distance is not None else dense
+        call = Call(query, key, value, mask, scale, bias, softcap, sinks, dropout_p)
+        return (*backward(call, grad, ctx.seed), None, None)
+
+
+# ---------------------------------------------------------------------------------- the two passes
+def forward(call: Call, seed: int = 0) -> Result:
+    """Context, and weights if they are asked for; nothing is recorded."""
+    work = _Work(call, seed)
+    heads, Tq, Tk = call.batch * call.num_kv_heads, call.q_len, call.kv_len
+    G, Dv = call.group_size, call.v_head_dim
+    context = torch.empty((heads, G, Tq, Dv), dtype=call.query.dtype, device=call.query.device)
+    if not work.covers_all:
+        context.zero_()
+    weights = _weights_buffer(call)
+    with products.fast_float32(work.route.onednn):
+        for tile in work.tiles():
+            p = work.weights(tile)
+            rows = (tile.heads, slice(None), tile.queries)
+            if weights is not None:
+                _store_weights(call, weights, tile, p)
+            if call.dropout_p:
+                p.mul_(work.kept(tile, p))
+            out = work.buffer("out", (p.shape[0], p.shape[1], Dv))
+            torch.bmm(p, work.value[tile.heads, tile.keys], out=out)
+            context[rows] = out.view(-1, G, tile.rows, Dv)
+    result = context.view(call.batch, call.num_heads, Tq, Dv)
+    if weights is None:
+        return result, None
+    if call.need_weights == "averaged":
+        return result, weights.div_(call.num_heads).to(call.query.dtype)
+    return result, weights.view(call.batch, call.num_heads, Tq, Tk)
+
+
+def backward(call: Call, grad: Tensor, seed: int = 0) -> tuple[Tensor | None, ...]:
+    """Gradients of query, key, value, dense bias, distance bias and sinks."""
+    work = _Work(call, seed)
+    q, k, v = work.query, work.key, work.value
+    do = _folded(grad, call).to(work.dtype)
+    sums = torch.promote_types(work.dtype, torch.float32)
+    dq = torch.zeros_like(q) if not work.covers_all else torch.empty_like(q)
+    dk, dv = torch.zeros(k.shape, dtype=sums), torch.zeros(v.shape, dtype=sums)
+    extra = _ExtraGradients(call, sums)
+    with products.fast_float32(work.route.onednn):
+        for tile in work.tiles():
+            p = work.weights(tile)
+            doe = do[tile.heads, :, tile.queries].reshape(p.shape[0], p.shape[1], -1)
+            dp = work.buffer("grad", tuple(p.shape))
+            torch.bmm(doe, v[tile.heads, tile.keys].transpose(1, 2), out=dp)
+            if call.dropout_p:
+                kept = work.kept(tile, p)
+                _add_product(dv[tile.heads, tile.keys], (p * kept).transpose(1, 2), doe)
+                dp.mul_(kept)
+            else:
+                _add_product(dv[tile.heads, tile.keys], p.transpose(1, 2), doe)
+            if call.sinks is not None:
+                extra.add_sinks(tile, p, dp)
+            # dS = P·(dP - sum(P·dP)), fused and in place
+            _softmax_backward.out(dp, p, -1, p.dtype, grad_input=dp)
+            if call.bias is not None:
+                extra.add_bias(tile, dp)
+            if call.softcap is not None:
+                dp.mul_(work.cap_slope)
+            qe = q[tile.heads, :, tile.queries].reshape(p.shape[0], p.shape[1], -1)
+            _add_product(dk[tile.heads, tile.keys], dp.transpose(1, 2), qe)
+            out = work.buffer("out", (p.shape[0], p.shape[1], q.shape[-1]))
+            torch.bmm(dp, k[tile.heads, tile.keys], out=out)
+            dq[tile.heads, :, tile.queries] = out.view(-1, call.group_size, tile.rows, q.shape[-1])
+    dtype = call.query.dtype
+    return (
+        dq.mul_(call.scale).to(dtype).view(call.query.shape),
+        dk.mul_(call.scale).to(dtype).view(call.key.shape),
+        dv.to(dtype).view(call.value.shape),
+        extra.dense,
+        extra.distance,
+        extra.sinks,
+    )
+
+
+# ---------------------------------------------------------------------------------- tiles
+class Tile(NamedTuple):
+    """One block of queries for some key/value heads.
+
+    Args:
+        heads: of the flattened axis B·Hkv.
+        block: queries, keys, and what is hidden.
+    """
+
+    heads: slice
+    block: Block
+
+    @property
+    def queries(self) -> slice:
+        """The block's queries."""
+        return slice(self.block.q_start, self.block.q_stop)
+
+    @property
+    def keys(self) -> slice:
+        """The block's keys."""
+        return slice(self.block.k_start, self.block.k_stop)
+
+    @property
+    def rows(self) -> int:
+        """Number of queries."""
+        return self.block.q_stop - self.block.q_start
+
+
+class _Work:
+    """A call with its tensors laid out for products, its plan and its buffers."""
+
+    def __init__(self, call: Call, seed: int) -> None:
+        self.call, self.seed = call, seed
+        self.route = products.route(call.query.dtype, call.query.device)
+        self.dtype = self.route.compute
+        self.query = _folded(call.query, call).to(self.dtype)  # (B·Hkv, G, Tq, Dk)
+        self.key = call.key.reshape(-1, call.kv_len, call.head_dim).to(self.dtype)
+        self.value = call.value.reshape(-1, call.kv_len, call.v_head_dim).to(self.dtype)
+        self.plan = make_plan(
+            call.mask,
+            batch=call.batch,
+            q_len=call.q_len,
+            kv_len=call.kv_len,
+            block=block_size(call),
+            device=call.query.device,
+        )
+        self.covers_all = all(sample.covers_all for sample in self.plan)
+        self.cap_slope = torch.empty(0)
+
+    def tiles(self) -> Iterator[Tile]:
+        """All tiles, small enough for the cache."""
+        Hkv, G = self.call.num_kv_heads, self.call.group_size
+        at_once = Hkv if _differs_by_head(self.call.bias) else self.call.batch * Hkv
+        for sample in self.plan:
+            for block in sample.blocks:
+                cells = G * (block.q_stop - block.q_start) * (block.k_stop - block.k_start)
+                step = max(1, TILE_ELEMENTS // cells)
+                for first in range(sample.start * Hkv, sample.stop * Hkv, at_once):
+                    last = min(first + at_once, sample.stop * Hkv)
+                    for start in range(first, last, step):
+                        yield Tile(slice(start, min(start + step, last)), block)
+
+    def buffer(self, tag: str, shape: tuple[int, ...]) -> Tensor:
+        """Memory that every tile reuses."""
+        return _buffer(tag, shape, self.dtype, self.call.query.device)
+
+    def weights(self, tile: Tile) -> Tensor:
+        """The weights of a tile, (heads, G·n, w), in a buffer."""
+        call, block = self.call, tile.block
+        q = self.query[tile.heads, :, tile.queries]
+        q = q.reshape(q.shape[0], -1, q.shape[-1])
+        k = self.key[tile.heads, tile.keys]
+        s = self.buffer("scores", (q.shape[0], q.shape[1], k.shape[1]))
+        torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=call.scale, out=s)
+        if call.softcap is not None:
+            s.div_(call.softcap).tanh_()
+            self.cap_slope = torch.addcmul(torch.ones((), dtype=s.dtype), s, s, value=-1.0)
+            s.mul_(call.softcap)
+        cells = s.view(q.shape[0], call.group_size, tile.rows, k.shape[1])
+        if call.bias is not None:
+            cells.add_(self.bias(tile))
+        for edge in block.edges:
+            cells[..., edge.start : edge.stop].masked_fill_(edge.hidden, -math.inf)
+        if block.hidden is not None:
+            cells.masked_fill_(self.per_head(block.hidden, tile), -math.inf)
+        gate = self.gate(tile, cells) if call.sinks is not None else None
+        torch.softmax(s, -1, out=s)
+        if call.bias is not None:  # a bias may hide whole rows by -inf
+            s.masked_fill_(s.isnan().all(-1, keepdim=True), 0.0)
+        elif block.empty is not None:
+            cells.masked_fill_(self.per_head(block.empty, tile), 0.0)
+        if gate is not None:
+            cells.mul_(gate)
+        return s
+
+    def per_head(self, cells: Tensor, tile: Tile) -> Tensor:
+        """(1 or Hq, n, w) cells of a mask as (heads, G, n, w) or what broadcasts to it."""
+        if cells.shape[0] == 1:
+            return cells
+        call = self.call
+        by_head = cells.view(call.num_kv_heads, call.group_size, *cells.shape[1:])
+        index = torch.arange(tile.heads.start, tile.heads.stop, device=cells.device)
+        return by_head[index % call.num_kv_heads]
+
+    def bias(self, tile: Tile) -> Tensor:
+        """What is added to the scores, broadcasting to (heads, G, n, w)."""
+        call, block = self.call, tile.block
+        if isinstance(call.bias, DistanceBias):
+            found = call.bias.tile(
+                block.q_start, block.q_stop, block.k_start, block.k_stop, call.q_len
+            )
+            return self.per_head(found.to(self.dtype), tile)
+        assert call.bias is not None
+        return _rows_of(call, call.bias, tile).to(self.dtype)
+
+    def gate(self, tile: Tile, cells: Tensor) -> Tensor:
+        """How much of a softmax over the keys is left beside a sink, (heads, G, n, 1)."""
+        assert self.call.sinks is not None
+        wide = torch.promote_types(cells.dtype, torch.float32)
+        total = cells.to(wide).logsumexp(-1, keepdim=True)
+        sinks = self.per_head(self.call.sinks.to(wide).view(-1, 1, 1), tile)
+        return torch.sigmoid(total - sinks).to(cells.dtype)
+
+    def kept(self, tile: Tile, p: Tensor) -> Tensor:
+        """Dropout factors of a tile: the same in both passes."""
+        generator = torch.Generator(p.device)
+        generator.manual_seed(self.seed + 1_000_003 * tile.heads.start + tile.block.q_start)
+        keep = 1.0 - self.call.dropout_p
+        return torch.empty_like(p).bernoulli_(keep, generator=generator).div_(keep)
+
+
+class _ExtraGradients:
+    """Gradients of a bias and of sinks, summed over the tiles."""
+
+    def __init__(self, call: Call, sums: torch.dtype) -> None:
+        self.call = call
+        self.dense = self.distance = self.sinks = None
+        device = call.query.device
+        if isinstance(call.bias, DistanceBias):
+            self.distance = torch.zeros(call.bias.values.shape, dtype=sums, device=device)
+        elif call.bias is not None:
+            self.dense = torch.zeros(call.bias.shape, dtype=sums, device=device)
+        if call.sinks is not None:
+            self.sinks = torch.zeros(call.sinks.shape, dtype=sums, device=device)
+
+    def add_bias(self, tile: Tile, ds: Tensor) -> None:
+        """Scores and bias have the same gradient."""
+        call, block = self.call, tile.block
+        cells = ds.view(ds.shape[0], call.group_size, tile.rows, -1)
+        if self.distance is not None:
+            step = torch.arange(block.k_start, block.k_stop, device=ds.device)[None]
+            step = step - torch.arange(block.q_start, block.q_stop, device=ds.device)[:, None]
+            index = (step + (call.q_len - 1)).flatten()
+            for row, head in enumerate(range(tile.heads.start, tile.heads.stop)):
+                first = head % call.num_kv_heads * call.group_size
+                part = self.distance[first : first + call.group_size]
+                part.index_add_(1, index, cells[row].flatten(1).to(part.dtype))
+        else:
+            assert self.dense is not None
+            target = _rows_of(call, self.dense, tile)
+            target += _sum_to(cells, target.shape).to(target.dtype)
+
+    def add_sinks(self, tile: Tile, p: Tensor, dp: Tensor) -> None:
+        """A sink takes its share from every weight: -(1 - sum of weights)·sum(P·dP)."""
+        assert self.sinks is not None
+        call = self.call
+        wide = self.sinks.dtype
+        left = 1.0 - p.sum(-1, dtype=wide)
+        lost = -(left * (p * dp).sum(-1, dtype=wide)).view(p.shape[0], call.group_size, -1).sum(-1)
+        for row, head in enumerate(range(tile.heads.start, tile.heads.stop)):
+            first = head % call.num_kv_heads * call.group_size
+            self.sinks[first : first + call.group_size] += lost[row]
+
+
+# ---------------------------------------------------------------------------------- small parts
+def block_size(call: Call) -> int:
+    """Queries in a block: enough rows for a good product, few enough to skip what is hidden."""
+    return max(16, 128 // max(1, call.group_size // 2))
+
+
+def _seed(call: Call) -> int:
+    if not call.dropout_p:
+        return 0
+    return int(torch.randint(2**31, (1,)).item())
+
+
+def _differs_by_head(bias: Tensor | DistanceBias | None) -> bool:
+    """Whether a bias is a table with an axis of samples or heads: a tile then stays in a sample."""
+    return isinstance(bias, Tensor) and bias.ndim > 2 and bias.shape[:-2].numel() > 1
+
+
+def _folded(x: Tensor, call: Call) -> Tensor:
+    """(B, Hq, Tq, D) → (B·Hkv, G, Tq, D)."""
+    return x.reshape(-1, call.group_size, x.shape[2], x.shape[3])
+
+
+def _rows_of(call: Call, bias: Tensor, tile: Tile) -> Tensor:
+    """The part of a (B or 1, Hq or 1, Tq or 1, Tk or 1) bias that a tile needs: a view.
+
+    A tile of several heads then lies within one sample, or the bias is the same for all.
+    """
+    block = tile.block
+    full = bias.view(*(1,) * (4 - bias.ndim), *bias.shape)
+    B, H, Tq, Tk = full.shape
+    if Tq > 1:
+        full = full[:, :, block.q_start : block.q_stop]
+    if Tk > 1:
+        full = full[..., block.k_start : block.k_stop]
+    if B == 1 and H == 1:
+        return full
+    Hkv, G = call.num_kv_heads, call.group_size
+    first, last = tile.heads.start, tile.heads.stop
+    sample = first // Hkv if B > 1 else 0
+    if H == 1:
+        return full[sample : sample + 1]
+    by_group: Tensor = full[sample].unflatten(0, (Hkv, G))
+    return by_group[first % Hkv : first % Hkv + last - first]
+
+
+def _sum_to(cells: Tensor, shape: torch.Size) -> Tensor:
+    axes = [axis for axis, size in enumerate(shape) if size == 1 and cells.shape[axis] > 1]
+    return cells.sum(axes, keepdim=True) if axes else cells
+
+
+def _add_product(target: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a·b to a target, summed in the dtype of the target."""
+    if target.dtype == a.dtype:
+        target.baddbmm_(a, b)
+    else:
+        target += torch.bmm(a, b)
+
+
+def _weights_buffer(call: Call) -> Tensor | None:
+    if call.need_weights is False:
+        return None
+    device = call.query.device
+    if call.need_weights == "averaged":
+        wide = torch.promote_types(call.query.dtype, torch.float32)
+        return torch.zeros((call.batch, call.q_len, call.kv_len), dtype=wide, device=device)
+    shape = (call.batch * call.num_kv_heads, call.group_size, call.q_len, call.kv_len)
+    return torch.zeros(shape, dtype=call.query.dtype, device=device)
+
+
+def _store_weights(call: Call, weights: Tensor, tile: Tile, p: Tensor) -> None:
+    cells = p.view(p.shape[0], call.group_size, tile.rows, -1)
+    if call.need_weights == "per-head":
+        weights[tile.heads, :, tile.queries, tile.keys] = cells
+        return
+    for row, head in enumerate(range(tile.heads.start, tile.heads.stop)):
+        target = weights[head // call.num_kv_heads, tile.queries, tile.keys]
+        target += cells[row].sum(0)
+
+
+_buffers = threading.local()
+_LARGEST_KEPT = 1 << 24
+
+
+def _buffer(tag: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of a shape, kept from call to call per thread (fresh memory costs page faults)."""
+    size = math.prod(shape)
+    if size > _LARGEST_KEPT:
+        return torch.empty(shape, dtype=dtype, device=device)
+    kept: dict[tuple[str, torch.dtype, torch.device], Tensor] = _buffers.__dict__.setdefault(
+        "kept", {}
+    )
+    found = kept.get((tag, dtype, device))
+    if found is None or found.numel() < size:
+        found = kept[tag, dtype, device] = torch.empty(size, dtype=dtype, device=device)
+    return found[:size].view(shape)

@@ -1,0 +1,178 @@
+"""The fastest matrix products that the installed torch offers on this processor, checked.
+
+Float32: torch's default library (MKL) runs at a third of the speed of oneDNN, in the same wheel, on
+some AMD processors with AVX-512. oneDNN is reached through a setting that on processors with AMX
+rounds to bfloat16, so it is taken only if it is faster *and* exact here, measured at first use.
+
+Half precision: processors without instructions for bfloat16 or float16 multiply these a hundred
+times slower than float32; there the products are made in float32.
+
+``HEADWISE_PRODUCTS=plain`` turns everything off: torch's defaults.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headwise.numerics import eps
+from headwise.texts import translate as _
+
+FASTER = 1.15
+"""A route is taken if it is faster by this factor: less is noise."""
+
+
+@dataclass(frozen=True)
+class Route:
+    """How products of one dtype are made on this machine.
+
+    Args:
+        dtype: of the tensors.
+        compute: dtype that they are multiplied in.
+        onednn: whether float32 goes to oneDNN.
+        reason: in words, with what was measured.
+    """
+
+    dtype: torch.dtype
+    compute: torch.dtype
+    onednn: bool
+    reason: str
+
+
+def route(dtype: torch.dtype, device: torch.device) -> Route:
+    """The route for a dtype, measured at first use in this process (some milliseconds).
+
+    Example:
+        >>> route(torch.float64, torch.device("cpu")).compute
+        torch.float64
+    """
+    if device.type != "cpu" or dtype == torch.float64 or is_plain():
+        return Route(dtype, dtype, False, _("torch's own"))
+    return _float32() if dtype == torch.float32 else _half(dtype)
+
+
+def is_plain() -> bool:
+    """Whether the user has asked for torch's defaults."""
+    return os.environ.get("HEADWISE_PRODUCTS", "") == "plain"
+
+
+@contextlib.contextmanager
+def fast_float32(wanted: bool) -> Iterator[None]:
+    """Float32 products go to oneDNN inside of this context, if wanted; threads may overlap."""
+    if not wanted:
+        yield
+        return
+    with _lock:
+        if _state.depth == 0:
+            _state.before = _setting.fp32_precision
+            _setting.fp32_precision = "bf16"
+        _state.depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _state.depth -= 1
+            if _state.depth == 0:
+                _setting.fp32_precision = _state.before
+
+
+class _State:
+    depth = 0
+    before = "none"
+
+
+_state, _lock = _State(), threading.Lock()
+_setting: Any = getattr(torch.backends.mkldnn, "matmul", None)
+
+
+@lru_cache(maxsize=1)
+def _float32() -> Route:
+    plain = _("torch's own: oneDNN can't be chosen here")
+    if not torch.backends.mkldnn.is_available() or not hasattr(_setting, "fp32_precision"):
+        return Route(torch.float32, torch.float32, False, plain)
+    a, b = _operands(torch.float32)
+    exact = a.double() @ b.double()
+    try:
+        with fast_float32(True):
+            got = torch.bmm(a, b)
+        here, there, ratio = _compare(lambda: torch.bmm(a, b), _on_onednn(lambda: torch.bmm(a, b)))
+    except (RuntimeError, AttributeError):
+        return Route(torch.float32, torch.float32, False, plain)
+    # Rounding of a sum of n products is at most n·eps times the sum of magnitudes.
+    bound = a.shape[-1] * eps(torch.float32) * (a.double().abs() @ b.double().abs())
+    is_exact = bool(((got.double() - exact).abs() <= bound).all())
+    taken = is_exact and ratio > FASTER
+    reason = _("measured here: {plain:.2f} ms as it is, {other:.2f} ms through oneDNN{remark}")
+    remark = "" if is_exact else _(", which rounds more")
+    return Route(
+        torch.float32,
+        torch.float32,
+        taken,
+        reason.format(plain=here, other=there, remark=remark),
+    )
+
+
+@lru_cache(maxsize=4)
+def _half(dtype: torch.dtype) -> Route:
+    single = _float32()
+    a, b = _operands(dtype)
+
+    def through_float32() -> Tensor:
+        with fast_float32(single.onednn):
+            return torch.bmm(a.float(), b.float()).to(dtype)
+
+    here, there, ratio = _compare(lambda: torch.bmm(a, b), through_float32, rounds=5)
+    taken = ratio > FASTER
+    reason = _("measured here: {plain:.2f} ms as it is, {other:.2f} ms through float32")
+    return Route(
+        dtype,
+        torch.float32 if taken else dtype,
+        taken and single.onednn,
+        reason.format(plain=here, other=there),
+    )
+
+
+def _operands(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Queries of eight heads and their keys, as in a tile."""
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(8, 128, 64, generator=generator).to(dtype)
+    b = torch.randn(8, 512, 64, generator=generator).to(dtype).transpose(1, 2)
+    return a, b
+
+
+def _on_onednn(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    def inside() -> Tensor:
+        with fast_float32(True):
+            return function()
+
+    return inside
+
+
+def _compare(
+    one: Callable[[], Tensor], other: Callable[[], Tensor], *, rounds: int = 11
+) -> tuple[float, float, float]:
+    """Milliseconds of the two, and how many times faster the second is.
+
+    They are called in turn, so that noise hits both alike: the ratio is the median over rounds.
+    """
+    times: list[tuple[float, float]] = []
+    for _round in range(rounds + 1):
+        clock = time.perf_counter
+        start = clock()
+        one()
+        middle = clock()
+        other()
+        times.append((middle - start, clock() - middle))
+    times = times[1:]  # the first round warms up
+    ratio = statistics.median(a / b for a, b in times)
+    return min(a for a, _b in times) * 1e3, min(b for _a, b in times) * 1e3, ratio
