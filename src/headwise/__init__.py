@@ -21,6 +21,7 @@ _HOME = {
     "HeadwiseError": "headwise.errors",
     "Learned": "headwise.spec",
     "Mask": "headwise.masks",
+    "MultiHeadAttention": "headwise.attend.module",
     "Padding": "headwise.masks",
     "Prefix": "headwise.masks",
     "QkNorm": "headwise.spec",
@@ -44,6 +45,7 @@ __all__ = [
     "HeadwiseError",
     "Learned",
     "Mask",
+    "MultiHeadAttention",
     "Padding",
     "Prefix",
     "QkNorm",
@@ -59,6 +61,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from headwise.attend import DistanceBias, attention, explain_backend
+    from headwise.attend.module import MultiHeadAttention
     from headwise.errors import HeadwiseError
     from headwise.masks import Causal, Custom, Documents, Mask, Padding, Prefix, Window
     from headwise.spec import (

@@ -42,7 +42,7 @@ def alibi(
     device: torch.device,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor | DistanceBias:
-    """slope · (key position - query position).
+    """Slope · (key position - query position).
 
     Args:
         positions: slopes, and whether later keys are penalised too.
@@ -75,9 +75,7 @@ def alibi(
     return (slope[:, None, None] * distance[:, None]).to(dtype)
 
 
-def relative(
-    positions: RelativeBias, learned: Tensor, where: Places
-) -> Tensor | DistanceBias:
+def relative(positions: RelativeBias, learned: Tensor, where: Places) -> Tensor | DistanceBias:
     """The row of a learned table that belongs to the bucket of a distance.
 
     Args:
@@ -103,8 +101,12 @@ def relative(
 
 
 def distances(where: Places, device: torch.device) -> Tensor:
-    """Key position - query position: (Tq + Tk - 1,) in the order of a ``DistanceBias`` where
-    positions are plain, else (B or 1, Tq, Tk)."""
+    """Key position - query position.
+
+    Returns:
+        (Tq + Tk - 1,) in the order of a ``DistanceBias`` where positions are plain, else
+        (B or 1, Tq, Tk).
+    """
     q, k = where.q, where.k
     if where.is_plain:
         nearest = k.start - q.start - (q.length - 1)

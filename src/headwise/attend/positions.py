@@ -5,7 +5,6 @@ Everything stays on the device: no number is read back, so nothing here breaks a
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -79,11 +78,15 @@ def places(mask: MaskParts, q_len: int, kv_len: int) -> Places:
     elif mask.keep is not None:
         given = (mask.keep.long().cumsum(1) - 1).clamp(min=0)
     else:
-        return Places(Row(q_len, max(kv_len - q_len, 0)), Row(kv_len), limit)
+        given = None
     keys = Row(kv_len, given=given)
+    if q_len == kv_len:
+        return Places(keys, keys, limit)
     if q_len > kv_len:
         return Places(Row(q_len), keys, limit)
-    return Places(Row(q_len, given=given[:, kv_len - q_len :]), keys, limit)
+    first = kv_len - q_len
+    queries = Row(q_len, first) if given is None else Row(q_len, given=given[:, first:])
+    return Places(queries, keys, limit)
 
 
 def since_first(documents: Tensor) -> Tensor:
@@ -157,7 +160,9 @@ def rotary_rows(
     if torch.compiler.is_compiling():
         return angles(row.tensor(device))
     cos, sin = table(
-        (rope, rotary_dim, device, dtype), limit, lambda rows: angles(torch.arange(rows, device=device))
+        (rope, rotary_dim, device, dtype),
+        limit,
+        lambda rows: angles(torch.arange(rows, device=device)),
     )
     if row.given is not None:
         return cos[row.given], sin[row.given]
@@ -231,14 +236,15 @@ def sinusoidal_rows(
     def waves(at: Tensor) -> Tensor:
         channel = torch.arange(d_model, device=device)
         pair = (channel // 2).double()
-        turn = torch.exp(pair * (-2.0 / d_model * math.log(positions.base)))
-        angle = at[..., None].double() * turn
+        angle = at[..., None].double() * positions.base ** (-2.0 * pair / d_model)
         return torch.where(channel % 2 == 0, angle.sin(), angle.cos()).to(dtype)
 
     if torch.compiler.is_compiling():
         return waves(row.tensor(device))
     (found,) = table(
-        (positions, d_model, device, dtype), limit, lambda rows: (waves(torch.arange(rows, device=device)),)
+        (positions, d_model, device, dtype),
+        limit,
+        lambda rows: (waves(torch.arange(rows, device=device)),),
     )
     if row.given is not None:
         return found[row.given]
