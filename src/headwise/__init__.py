@@ -19,6 +19,7 @@ _HOME = {
     "DistanceBias": "headwise.attend",
     "Documents": "headwise.masks",
     "HeadwiseError": "headwise.errors",
+    "KVCache": "headwise.attend",
     "Learned": "headwise.spec",
     "Mask": "headwise.masks",
     "MultiHeadAttention": "headwise.attend.module",
@@ -43,6 +44,7 @@ __all__ = [
     "DistanceBias",
     "Documents",
     "HeadwiseError",
+    "KVCache",
     "Learned",
     "Mask",
     "MultiHeadAttention",
@@ -60,7 +62,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from headwise.attend import DistanceBias, attention, explain_backend
+    from headwise.attend import DistanceBias, KVCache, attention, explain_backend
     from headwise.attend.module import MultiHeadAttention
     from headwise.errors import HeadwiseError
     from headwise.masks import Causal, Custom, Documents, Mask, Padding, Prefix, Window

@@ -9,7 +9,17 @@
 
 from headwise.attend.backends.dispatch import Choice
 from headwise.attend.backends.eager import Stages
+from headwise.attend.cache import Cached, KVCache
 from headwise.attend.call import DistanceBias
 from headwise.attend.functional import attention, explain_backend, stages
 
-__all__ = ["Choice", "DistanceBias", "Stages", "attention", "explain_backend", "stages"]
+__all__ = [
+    "Cached",
+    "Choice",
+    "DistanceBias",
+    "KVCache",
+    "Stages",
+    "attention",
+    "explain_backend",
+    "stages",
+]

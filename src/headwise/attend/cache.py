@@ -1,0 +1,568 @@
+"""``KVCache``: keys and values of earlier tokens, written in place into buffers made once.
+
+::
+
+    full      slots    0 1 2 3 4 5 6 7        capacity = max_len
+              tokens   a b c d · · · ·        the next token goes into slot 4
+
+    ring      slots    0 1 2 3 4 5            capacity = left + 1 + room
+              tokens   c d e f g h            full: the last ``left`` tokens move to the front,
+                       f g h · · ·            and the next token goes behind them
+
+A ring keeps its tokens in order, so that a slice is always enough and distances between slots are
+distances between tokens. The move costs one copy of the window per ``room`` tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.attend.cache_checks import (
+    check_new,
+    check_sizes,
+    dropped,
+    overflow,
+    wrong_indices,
+    wrong_length,
+)
+from headwise.attend.parts import MaskParts
+from headwise.attend.rows import Rows, Tally, clear, last, rows_of, tally, write
+from headwise.errors import SpecError
+from headwise.spec import AttentionSpec, Learned
+from headwise.texts import translate as _
+
+ROOM = 128
+"""Slots of a ring beyond its window: one move of the window per so many tokens."""
+
+
+class Cached(NamedTuple):
+    """What the new queries attend to.
+
+    Args:
+        key: (B, Hkv, Tk, Dk), a view of the cache or, for the first tokens, what was given.
+        value: (B, Hkv, Tk, Dv), likewise.
+        mask: which of these keys each new query may see: causal and the window by *tokens*.
+        first: position of the first key, an int or (B,); or the position of each, (B, Tk).
+        slots_are_positions: whether key index - query index - (Tk - Tq) is the distance between
+            the two tokens, for all that are real. Where not, a bias by distance has to be taken
+            from ``k_positions``.
+    """
+
+    key: Tensor
+    value: Tensor
+    mask: MaskParts
+    first: int | Tensor
+    slots_are_positions: bool
+
+    @property
+    def k_positions(self) -> Tensor:
+        """(B or 1, Tk) int64: how many tokens of its row came before each key."""
+        slots = torch.arange(self.key.shape[2], device=self.key.device)
+        if isinstance(self.first, int):
+            return (slots + self.first)[None]
+        return self.first if self.first.ndim == 2 else slots + self.first[:, None]
+
+
+class KVCache:
+    """Keys and values of earlier tokens, for decoding and for prompts in chunks.
+
+    Only real tokens are stored, one after the other in each row; padding never enters. Rows may
+    have different lengths. Attending to what ``append`` returns gives the same as attending once
+    to everything, for every way to cut the tokens into chunks.
+
+    Args:
+        batch: rows (B).
+        num_kv_heads: key/value heads (Hkv).
+        head_dim: size of a key head (Dk).
+        v_head_dim: size of a value head (Dv); None = head_dim.
+        max_len: most tokens a row can have; may be None with a window that is limited to the left.
+        window: inclusive distances (left, right), as in ``Window``; a query sees its own token and
+            ``left`` earlier ones, and only about so many are stored. Right has no meaning here.
+        room: slots of a ring beyond its window. New tokens that do not fit are still attended
+            right, through a copy.
+        dtype: float64, float32, bfloat16 or float16; nothing is converted.
+        device: where the buffers are.
+
+    Raises:
+        UsageError: for sizes and dtypes that can't be.
+
+    Example:
+        >>> cache = KVCache(batch=1, num_kv_heads=3, head_dim=64, max_len=2048)
+        >>> print(cache.memory())
+        2 tensors × B 1 × Hkv 3 × 2048 × 64 × 4 bytes = 3.0 MiB
+        one token of one row: 1536 bytes; the longest row has 0 of 2048
+        >>> k = v = torch.ones(1, 3, 5, 64)
+        >>> cache.next_positions(5).tolist()
+        [[0, 1, 2, 3, 4]]
+        >>> cached = cache.append(k, v)
+        >>> cached.key.shape, cached.mask.highest, len(cache)
+        (torch.Size([1, 3, 5, 64]), 0, 5)
+    """
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        num_kv_heads: int,
+        head_dim: int,
+        v_head_dim: int | None = None,
+        max_len: int | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        room: int = ROOM,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        v_head_dim = head_dim if v_head_dim is None else v_head_dim
+        check_sizes(
+            {"batch": batch, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+            | {"v_head_dim": v_head_dim}
+            | ({} if max_len is None else {"max_len": max_len}),
+            window=window,
+            room=room,
+            max_len=max_len,
+            dtype=dtype,
+        )
+        self.max_len = max_len
+        self.window = window
+        self._left = None if window is None else window[0]
+        limits = [max_len, None if self._left is None else self._left + 1 + room]
+        self._capacity = min(limit for limit in limits if limit is not None)
+        with torch.inference_mode(False):  # the buffers outlive the block they are made in
+            self._key, self._value = (
+                torch.zeros((batch, num_kv_heads, self._capacity, size), dtype=dtype, device=device)
+                for size in (head_dim, v_head_dim)
+            )
+        self._rows = Rows(batch)
+
+    @classmethod
+    def for_spec(
+        cls,
+        spec: AttentionSpec,
+        *,
+        batch: int,
+        max_len: int | None = None,
+        room: int = ROOM,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> KVCache:
+        """A cache for one layer of a specification; a ring if its window is limited to the left.
+
+        Args:
+            spec: a causal layer.
+            batch: rows (B).
+            max_len: most tokens a row can have; None = as many as learned positions allow, or
+                any number with a window.
+            room, dtype, device: as for the class.
+
+        Raises:
+            SpecError: if the layer is not causal: earlier tokens would have to change.
+            UsageError: as the class.
+
+        Example:
+            >>> spec = AttentionSpec(d_model=8, num_heads=4, is_causal=True, window=(255, 0))
+            >>> KVCache.for_spec(spec, batch=2)
+            KVCache(ring, B 2, Hkv 4, Dk 2, Dv 2, 0 tokens, capacity 384, float32)
+        """
+        if not spec.is_causal:
+            raise SpecError(
+                _("a cache needs a causal layer"),
+                where="KVCache.for_spec(AttentionSpec(is_causal=False))",
+                why=_("without the causal rule, a new token changes what earlier ones see"),
+                fix=_("spec.replace(is_causal=True), or no cache"),
+            )
+        if max_len is None and isinstance(spec.positions, Learned):
+            max_len = spec.positions.max_len
+        return cls(
+            batch=batch,
+            num_kv_heads=spec.num_kv_heads,
+            head_dim=spec.head_dim,
+            v_head_dim=spec.v_head_dim,
+            max_len=max_len,
+            window=spec.window,
+            room=room,
+            dtype=dtype,
+            device=device,
+        )
+
+    # ------------------------------------------------------------------ what it is
+    @property
+    def batch(self) -> int:
+        """B."""
+        return self._rows.batch
+
+    @property
+    def capacity(self) -> int:
+        """Slots per row."""
+        return self._capacity
+
+    @property
+    def is_ring(self) -> bool:
+        """Whether tokens that no later query can see make room for new ones."""
+        return self._left is not None and self._capacity != self.max_len
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of keys and values."""
+        return self._key.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Of keys and values."""
+        return self._key.device
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) int64: real tokens each row has had, those a ring has dropped included."""
+        return self._rows.lengths(self.device)
+
+    @property
+    def rows_are_equal(self) -> bool:
+        """Whether all rows are known to have the same length; then it is ``len(cache)``."""
+        return self._rows.are_equal
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of both buffers."""
+        return self._key.nbytes + self._value.nbytes
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token of one row: Hkv · (Dk + Dv) · bytes of a number."""
+        heads, sizes = self._key.shape[1], self._key.shape[3] + self._value.shape[3]
+        return heads * sizes * self._key.element_size()
+
+    def __len__(self) -> int:
+        """Tokens of the longest row."""
+        return self._rows.longest
+
+    def __bool__(self) -> bool:
+        return True  # an empty cache is a cache
+
+    def __repr__(self) -> str:
+        B, Hkv, _slots, Dk = self._key.shape
+        kind = "ring" if self.is_ring else "full"
+        rows = self._rows
+        tokens = f"{rows.longest}" if rows.are_equal else f"{rows.shortest} to {rows.longest}"
+        return (
+            f"KVCache({kind}, B {B}, Hkv {Hkv}, Dk {Dk}, Dv {self._value.shape[3]}, "
+            f"{tokens} tokens, capacity {self._capacity}, {str(self.dtype).split('.')[1]})"
+        )
+
+    def memory(self) -> str:
+        """What the buffers take, with the formula filled in."""
+        B, Hkv, slots, Dk = self._key.shape
+        Dv, size = self._value.shape[3], self._key.element_size()
+        if Dk == Dv:
+            product = f"{_('2 tensors')} × B {B} × Hkv {Hkv} × {slots} × {Dk}"
+        else:
+            product = f"B {B} × Hkv {Hkv} × {slots} × (Dk {Dk} + Dv {Dv})"
+        limit = _("any number") if self.max_len is None else self.max_len
+        return "\n".join(
+            [
+                _("{product} × {size} bytes = {total}").format(
+                    product=product, size=size, total=_in_words(self.nbytes)
+                ),
+                _(
+                    "one token of one row: {size} bytes; the longest row has {has} of {limit}"
+                ).format(size=self.bytes_per_token, has=len(self), limit=limit),
+            ]
+        )
+
+    # ------------------------------------------------------------------ new tokens
+    def next_positions(self, q_len: int, keep: Tensor | None = None) -> Tensor:
+        """Positions of the next tokens: how many real tokens of the row come before each.
+
+        Args:
+            q_len: new tokens per row (Tq), padding included.
+            keep: (B, Tq) bool, True = real; None = all real. Padding has the position of the last
+                real token before it, or 0.
+
+        Returns:
+            (1, Tq) if all rows are equally long and nothing is padded, else (B, Tq); int64.
+
+        Example:
+            >>> cache = KVCache(batch=2, num_kv_heads=1, head_dim=2, max_len=8)
+            >>> cache.next_positions(3, torch.tensor([[True] * 3, [False, True, True]])).tolist()
+            [[0, 1, 2], [0, 0, 1]]
+        """
+        steps = torch.arange(q_len, device=self.device)
+        if keep is not None:
+            return (self.lengths[:, None] + keep.cumsum(1) - 1).clamp(min=0)
+        if self._rows.are_equal:
+            return (steps + self._rows.longest)[None]
+        return self.lengths[:, None] + steps
+
+    def append(self, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Cached:
+        """Store new tokens and return what their queries attend to.
+
+        Args:
+            k: (B, Hkv, T, Dk), rotated already if keys are.
+            v: (B, Hkv, T, Dv).
+            keep: (B, T) bool, True = real; None = all real.
+
+        Returns:
+            A ``Cached``. Its tensors are views: the next ``append`` may move what they show.
+
+        Raises:
+            ShapeError: for sizes that are not the cache's, with both numbers.
+            UsageError: for a dtype or a device that is not the cache's, for tensors that need
+                gradients, and if there is no room (*overflow*). Nothing is stored then.
+
+        Example:
+            Two rows of three and of two tokens, the second padded on the left, and a step.
+
+            >>> cache = KVCache(batch=2, num_kv_heads=1, head_dim=2, max_len=8)
+            >>> heads = torch.ones(2, 1, 3, 2)
+            >>> cached = cache.append(heads, heads, torch.tensor([[1, 1, 1], [0, 1, 1]]).bool())
+            >>> cache.lengths.tolist()
+            [3, 2]
+            >>> cached = cache.append(heads[:, :, :1], heads[:, :, :1])
+            >>> cached.mask.keep.int().tolist()
+            [[1, 1, 1, 1], [1, 1, 1, 0]]
+        """
+        check_new(self._key, self._value, k, v, keep)
+        rows, new = self._rows, k.shape[2]
+        counted: Tally | None = None
+        if keep is not None and k.shape[0] and new:
+            counted = tally(keep, rows, self._left)
+            if counted.fewest == new:
+                keep, counted = None, None
+        after = rows.plus(new) if counted is None else counted.after
+        limit = self._capacity if self._left is None else self.max_len
+        if limit is not None and after.longest > limit:
+            raise overflow(rows, after, new, limit)
+        if rows.are_equal and counted is None:
+            return self._append_equal(k, v)
+        return self._append_by_row(k, v, keep, counted)
+
+    def _append_equal(self, k: Tensor, v: Tensor) -> Cached:
+        rows, new, left = self._rows, k.shape[2], self._left
+        if rows.most + new > self._capacity:
+            assert left is not None
+            if min(rows.most, left) + new > self._capacity:
+                return self._append_beside(k, v)
+            rows = self._roll(left)
+        held = rows.most
+        stop = held + new
+        self._key[:, :, held:stop] = k
+        self._value[:, :, held:stop] = v
+        self._rows = rows.plus(new)
+        assert isinstance(rows.first, int)
+        if not held:
+            return Cached(k, v, _band(new, 0, left), rows.first, slots_are_positions=True)
+        start = 0 if left is None else max(0, held - left)
+        return Cached(
+            self._key[:, :, start:stop],
+            self._value[:, :, start:stop],
+            _band(new, held - start, left),
+            rows.first + start,
+            slots_are_positions=True,
+        )
+
+    def _append_beside(self, k: Tensor, v: Tensor) -> Cached:
+        """More new tokens than a ring has room for: attend to a copy, keep the end of it."""
+        rows, new, left = self._rows, k.shape[2], self._left
+        assert left is not None and isinstance(rows.first, int)
+        older = min(rows.most, left)
+        if older:
+            begin = rows.most - older
+            k = torch.cat([self._key[:, :, begin : rows.most], k], dim=2)
+            v = torch.cat([self._value[:, :, begin : rows.most], v], dim=2)
+        first = rows.first + rows.most - older
+        both = rows.rolled(left).plus(new)
+        self._rows = both.rolled(left)
+        for buffer, full in ((self._key, k), (self._value, v)):
+            buffer[:, :, : self._rows.most] = full[:, :, both.most - self._rows.most :]
+            clear(buffer, self._rows)
+        return Cached(k, v, _band(new, older, left), first, slots_are_positions=True)
+
+    def _append_by_row(
+        self, k: Tensor, v: Tensor, keep: Tensor | None, counted: Tally | None
+    ) -> Cached:
+        rows, new, left = self._rows, k.shape[2], self._left
+        is_first, lengths = rows.most == 0, rows.lengths(self.device)
+        steps = (
+            torch.arange(1, new + 1, device=self.device)[None] if keep is None else keep.cumsum(1)
+        )  # (B or 1, T): new real tokens up to and with each
+        after: Rows | None = rows.plus(new) if counted is None else counted.after
+        assert after is not None
+        slots = after.most
+        if slots > self._capacity:
+            assert left is not None
+            slots = min(rows.most, left) + new if counted is None else counted.most_rolled
+            rows = self._roll(left)
+            after = rows.plus(new) if counted is None else None
+        key, value = self._key, self._value
+        if slots > self._capacity:  # more than a ring has room for: beside it, and keep the end
+            key, value = (_with_slots(buffer, slots) for buffer in (key, value))
+        ends = rows.held_by_row(self.device)[:, None] + steps
+        write(key, k, ends, keep)
+        write(value, v, ends, keep)
+        after = rows_of(ends[:, -1], rows.first) if after is None else after
+        if slots > self._capacity:
+            assert left is not None
+            self._take_end(key, value, after, left)
+        else:
+            self._rows = after
+        if is_first and keep is not None and counted is not None and counted.is_run:
+            positions = (lengths[:, None] + steps - 1).clamp(min=0)
+            mask = _band(new, 0, left)._replace(keep=keep)
+            return Cached(k, v, mask, positions, slots_are_positions=True)
+        start = 0 if left is None else max(0, rows.least - left)
+        slot = torch.arange(start, slots, device=self.device)
+        visible = slot < ends[..., None]  # (B, T, Tk)
+        if left is not None:
+            visible = visible & (slot >= ends[..., None] - (left + 1))
+        mask = MaskParts(keep=visible[:, 0]) if new == 1 else MaskParts(table=visible[:, None])
+        return Cached(
+            key[:, :, start:slots],
+            value[:, :, start:slots],
+            mask,
+            rows.first + start,
+            slots_are_positions=False,
+        )
+
+    def _roll(self, left: int) -> Rows:
+        """Move the last ``left`` tokens of each row to the front of the buffers."""
+        self._take_end(self._key, self._value, self._rows, left)
+        return self._rows
+
+    def _take_end(self, key: Tensor, value: Tensor, rows: Rows, count: int) -> None:
+        """The last tokens of other or the own buffers become what the cache holds."""
+        ends = last(key, rows, count), last(value, rows, count)
+        self._rows = rows.rolled(count)
+        for buffer, end in zip((self._key, self._value), ends, strict=True):
+            buffer[:, :, : end.shape[2]] = end
+            clear(buffer, self._rows)
+
+    # ------------------------------------------------------------------ other changes
+    def reset(self) -> None:
+        """Forget everything; the buffers stay."""
+        self._rows = Rows(self.batch)
+        clear(self._key, self._rows)
+        clear(self._value, self._rows)
+
+    def truncate(self, length: int | Tensor) -> None:
+        """Forget the newest tokens, for instance drafts that were not accepted.
+
+        Args:
+            length: tokens that stay: a number for all rows (shorter ones stay as they are), or
+                (B,) whole numbers, at most ``lengths``.
+
+        Raises:
+            UsageError: if there are fewer tokens, or if a ring has dropped what the next query
+                would see. The tokens of the last ``append`` can always be taken back, unless there
+                were more than the room and the ring had to start anew.
+
+        Example:
+            >>> cache = KVCache(batch=1, num_kv_heads=1, head_dim=2, max_len=8)
+            >>> cached = cache.append(torch.ones(1, 1, 5, 2), torch.ones(1, 1, 5, 2))
+            >>> cache.truncate(3)
+            >>> len(cache)
+            3
+        """
+        rows = self._rows
+        if isinstance(length, int):
+            if not 0 <= length <= rows.longest:
+                raise wrong_length(length, rows)
+            if rows.are_equal and isinstance(rows.first, int):
+                cut = self._cut(rows, length)
+            else:
+                cut = self._cut_by_row(rows, self.lengths.clamp(max=length))
+        else:
+            if tuple(length.shape) != (self.batch,) or length.is_floating_point():
+                raise wrong_length(length, rows)
+            wanted = length.to(self.device, torch.int64)
+            if bool(((wanted < 0) | (wanted > self.lengths)).any()):
+                raise wrong_length(length, rows)
+            cut = self._cut_by_row(rows, wanted)
+        self._rows = cut
+        clear(self._key, cut)
+        clear(self._value, cut)
+
+    def _cut(self, rows: Rows, length: int) -> Rows:
+        first, left = rows.first, self._left
+        assert isinstance(first, int)
+        if length and left and first > max(0, length - left):
+            raise dropped(length, first, left)
+        held = max(0, length - first)
+        return Rows(rows.batch, held, held, length, length, None, min(first, length))
+
+    def _cut_by_row(self, rows: Rows, lengths: Tensor) -> Rows:
+        left, first = self._left, rows.first
+        if left:
+            lost = (lengths > 0) & (first > (lengths - left).clamp(min=0))
+            if bool(lost.any()):
+                row = int(lost.long().argmax())
+                begin = first if isinstance(first, int) else int(first[row])
+                raise dropped(int(lengths[row]), begin, left)
+        held = (lengths - first).clamp(min=0)
+        return rows_of(held, first if isinstance(first, int) and not left else lengths - held)
+
+    def reorder(self, indices: Tensor | list[int]) -> None:
+        """Row b becomes what row ``indices[b]`` was: beam search, or other rows than before.
+
+        Args:
+            indices: (B',) whole numbers below B; the cache has B' rows from then on.
+
+        Raises:
+            UsageError: for a row that does not exist (not looked for on an accelerator).
+
+        Example:
+            >>> cache = KVCache(batch=2, num_kv_heads=1, head_dim=1, max_len=8)
+            >>> k = torch.tensor([3.0, 4.0]).view(2, 1, 1, 1)
+            >>> cached = cache.append(k, k)
+            >>> cache.reorder([1, 1])
+            >>> cache.append(k, k).key.flatten(1).tolist()
+            [[4.0, 3.0], [4.0, 4.0]]
+        """
+        chosen = torch.as_tensor(indices)
+        if chosen.ndim != 1 or chosen.is_floating_point() or chosen.dtype == torch.bool:
+            raise wrong_indices(indices, self.batch)
+        if chosen.device.type == "cpu" and chosen.numel():
+            lowest, highest = chosen.aminmax()
+            if lowest < 0 or highest >= self.batch:
+                raise wrong_indices(indices, self.batch)
+        chosen = chosen.to(self.device, torch.int64)
+        rows = self._rows
+        with torch.inference_mode(False), torch.no_grad():
+            if chosen.numel() == self.batch:
+                for buffer in (self._key, self._value):
+                    buffer[:, :, : rows.most] = buffer[:, :, : rows.most].index_select(0, chosen)
+            else:
+                self._key = self._key.index_select(0, chosen)
+                self._value = self._value.index_select(0, chosen)
+        first = rows.first if isinstance(rows.first, int) else rows.first[chosen]
+        if rows.held is None:
+            self._rows = rows._replace(batch=chosen.numel())
+        else:
+            self._rows = rows_of(rows.held[chosen], first)
+
+    def clone(self) -> KVCache:
+        """A cache with the same content that goes its own way."""
+        with torch.inference_mode(False):
+            return copy.deepcopy(self)
+
+
+def _band(q_len: int, older: int, left: int | None) -> MaskParts:
+    """Causal and window for the last ``q_len`` of ``older + q_len`` tokens; no rule if idle."""
+    lowest = None if left is None or older + q_len - 1 <= left else older - left
+    return MaskParts(lowest=lowest, highest=older if q_len > 1 else None)
+
+
+def _with_slots(buffer: Tensor, slots: int) -> Tensor:
+    """A copy with more slots, unused ones zero."""
+    B, H, has, D = buffer.shape
+    return torch.cat([buffer, buffer.new_zeros(B, H, slots - has, D)], dim=2)
+
+
+def _in_words(size: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1024
+    raise AssertionError
