@@ -62,10 +62,7 @@ def _run(names: Sequence[str], *, as_json: bool, with_traceback: bool) -> int:
         cases = chosen(load(), names)
     except TargetError as error:
         if as_json:
-            nothing = {
-                name: bench.Tally(library.version, {}) for name, library in bench.LIBRARIES.items()
-            }
-            _print_json(bench.Comparison(None, nothing))
+            _print_json(bench.nothing(error.what))
         messages.show_error(error, with_traceback=with_traceback)
         return CANNOT_RUN
     found = bench.run(cases)

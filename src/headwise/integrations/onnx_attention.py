@@ -128,8 +128,8 @@ def attention(
     merged = Q.ndim == 3
     query, key, value = _with_heads(Q, K, V, q_num_heads, kv_num_heads)
     if past_key is not None and past_value is not None:
-        key = torch.cat([past_key, key], dim=2)
-        value = torch.cat([past_value, value], dim=2)
+        key = _append("past_key", past_key, key)
+        value = _append("past_value", past_value, value)
     present_key, present_value = key, value
 
     q_len, kv_len = query.shape[2], key.shape[2]
@@ -288,6 +288,21 @@ def _split_heads(x: Tensor, heads: int | None, name: str, attribute: str, where:
 def _merge_heads(x: Tensor) -> Tensor:
     """(B, H, T, D) as (B, T, H·D)."""
     return x.transpose(1, 2).flatten(2)
+
+
+def _append(name: str, past: Tensor, new: Tensor) -> Tensor:
+    """The cached tokens and the new ones, (B, H, Tp + T, D)."""
+    B, H, _T, D = new.shape
+    if past.ndim != 4 or (past.shape[0], past.shape[1], past.shape[3]) != (B, H, D):
+        raise ShapeError(
+            _("{name} has shape {shape}, not {wanted}").format(
+                name=name, shape=tuple(past.shape), wanted=f"({B}, {H}, *, {D})"
+            ),
+            where=_WHERE,
+            why=_("cached and new tokens differ in their number alone"),
+            fix=_("four axes (B, Hkv, Tp, D), also where K and V have three"),
+        )
+    return torch.cat([past, new], dim=2)
 
 
 def _by_position(
