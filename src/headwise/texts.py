@@ -63,6 +63,11 @@ def translate(msgid: str) -> str:
     return _catalogue(language).gettext(msgid)
 
 
+# torch.compile calls this while it traces and keeps the answer: a context variable would break
+# the graph. The mark is what torch.compiler.assume_constant_result sets, without importing torch.
+translate._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def current_language() -> str:
     """Code of the language that `translate` uses now."""
     return _language.get()

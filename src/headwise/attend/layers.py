@@ -48,8 +48,8 @@ def head_norm(norm: QkNorm, head_dim: int, **where: Any) -> nn.RMSNorm | nn.Laye
 def normalise(x: Tensor, norm: nn.RMSNorm | nn.LayerNorm) -> Tensor:
     """A norm over the last axis, in the dtype of its gain; the result has the dtype of x."""
     dtype = torch.promote_types(x.dtype, norm.weight.dtype)
-    found: Tensor = norm(x.to(dtype)).to(x.dtype)
-    return found
+    found: Tensor = norm(x.to(dtype))
+    return found.to(x.dtype)
 
 
 def split(flat: Tensor, heads: int) -> Tensor:
