@@ -9,9 +9,10 @@
 
 from headwise.attend.backends.dispatch import Choice
 from headwise.attend.backends.eager import Stages
-from headwise.attend.cache import Cached, KVCache
+from headwise.attend.cache import KVCache
 from headwise.attend.call import DistanceBias
 from headwise.attend.functional import attention, explain_backend, stages
+from headwise.attend.store import Cached
 
 __all__ = [
     "Cached",

@@ -16,12 +16,12 @@ distances between tokens. The move costs one copy of the window per ``room`` tok
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from headwise.attend.cache_checks import (
+    INTEGERS,
     check_new,
     check_sizes,
     dropped,
@@ -29,42 +29,14 @@ from headwise.attend.cache_checks import (
     wrong_indices,
     wrong_length,
 )
-from headwise.attend.parts import MaskParts
-from headwise.attend.rows import Rows, Tally, clear, last, rows_of, tally, write
+from headwise.attend.rows import Rows, Tally, rows_of, tally
+from headwise.attend.store import Cached, Store
 from headwise.errors import SpecError
 from headwise.spec import AttentionSpec, Learned
 from headwise.texts import translate as _
 
 ROOM = 128
 """Slots of a ring beyond its window: one move of the window per so many tokens."""
-
-
-class Cached(NamedTuple):
-    """What the new queries attend to.
-
-    Args:
-        key: (B, Hkv, Tk, Dk), a view of the cache or, for the first tokens, what was given.
-        value: (B, Hkv, Tk, Dv), likewise.
-        mask: which of these keys each new query may see: causal and the window by *tokens*.
-        first: position of the first key, an int or (B,); or the position of each, (B, Tk).
-        slots_are_positions: whether key index - query index - (Tk - Tq) is the distance between
-            the two tokens, for all that are real. Where not, a bias by distance has to be taken
-            from ``k_positions``.
-    """
-
-    key: Tensor
-    value: Tensor
-    mask: MaskParts
-    first: int | Tensor
-    slots_are_positions: bool
-
-    @property
-    def k_positions(self) -> Tensor:
-        """(B or 1, Tk) int64: how many tokens of its row came before each key."""
-        slots = torch.arange(self.key.shape[2], device=self.key.device)
-        if isinstance(self.first, int):
-            return (slots + self.first)[None]
-        return self.first if self.first.ndim == 2 else slots + self.first[:, None]
 
 
 class KVCache:
@@ -132,11 +104,11 @@ class KVCache:
         limits = [max_len, None if self._left is None else self._left + 1 + room]
         self._capacity = min(limit for limit in limits if limit is not None)
         with torch.inference_mode(False):  # the buffers outlive the block they are made in
-            self._key, self._value = (
+            key, value = (
                 torch.zeros((batch, num_kv_heads, self._capacity, size), dtype=dtype, device=device)
                 for size in (head_dim, v_head_dim)
             )
-        self._rows = Rows(batch)
+        self._store = Store(key, value, self._left)
 
     @classmethod
     def for_spec(
@@ -192,7 +164,7 @@ class KVCache:
     @property
     def batch(self) -> int:
         """B."""
-        return self._rows.batch
+        return self._store.rows.batch
 
     @property
     def capacity(self) -> int:
@@ -207,55 +179,58 @@ class KVCache:
     @property
     def dtype(self) -> torch.dtype:
         """Of keys and values."""
-        return self._key.dtype
+        return self._store.key.dtype
 
     @property
     def device(self) -> torch.device:
         """Of keys and values."""
-        return self._key.device
+        return self._store.key.device
 
     @property
     def lengths(self) -> Tensor:
         """(B,) int64: real tokens each row has had, those a ring has dropped included."""
-        return self._rows.lengths(self.device)
+        return self._store.rows.lengths(self.device)
 
     @property
     def rows_are_equal(self) -> bool:
         """Whether all rows are known to have the same length; then it is ``len(cache)``."""
-        return self._rows.are_equal
+        return self._store.rows.are_equal
 
     @property
     def nbytes(self) -> int:
         """Bytes of both buffers."""
-        return self._key.nbytes + self._value.nbytes
+        return self._store.key.nbytes + self._store.value.nbytes
 
     @property
     def bytes_per_token(self) -> int:
         """Bytes of one token of one row: Hkv · (Dk + Dv) · bytes of a number."""
-        heads, sizes = self._key.shape[1], self._key.shape[3] + self._value.shape[3]
-        return heads * sizes * self._key.element_size()
+        heads, sizes = (
+            self._store.key.shape[1],
+            self._store.key.shape[3] + self._store.value.shape[3],
+        )
+        return heads * sizes * self._store.key.element_size()
 
     def __len__(self) -> int:
         """Tokens of the longest row."""
-        return self._rows.longest
+        return self._store.rows.longest
 
     def __bool__(self) -> bool:
         return True  # an empty cache is a cache
 
     def __repr__(self) -> str:
-        B, Hkv, _slots, Dk = self._key.shape
+        B, Hkv, _slots, Dk = self._store.key.shape
         kind = "ring" if self.is_ring else "full"
-        rows = self._rows
+        rows = self._store.rows
         tokens = f"{rows.longest}" if rows.are_equal else f"{rows.shortest} to {rows.longest}"
         return (
-            f"KVCache({kind}, B {B}, Hkv {Hkv}, Dk {Dk}, Dv {self._value.shape[3]}, "
+            f"KVCache({kind}, B {B}, Hkv {Hkv}, Dk {Dk}, Dv {self._store.value.shape[3]}, "
             f"{tokens} tokens, capacity {self._capacity}, {str(self.dtype).split('.')[1]})"
         )
 
     def memory(self) -> str:
         """What the buffers take, with the formula filled in."""
-        B, Hkv, slots, Dk = self._key.shape
-        Dv, size = self._value.shape[3], self._key.element_size()
+        B, Hkv, slots, Dk = self._store.key.shape
+        Dv, size = self._store.value.shape[3], self._store.key.element_size()
         if Dk == Dv:
             product = f"{_('2 tensors')} × B {B} × Hkv {Hkv} × {slots} × {Dk}"
         else:
@@ -292,8 +267,8 @@ class KVCache:
         steps = torch.arange(q_len, device=self.device)
         if keep is not None:
             return (self.lengths[:, None] + keep.cumsum(1) - 1).clamp(min=0)
-        if self._rows.are_equal:
-            return (steps + self._rows.longest)[None]
+        if self._store.rows.are_equal:
+            return (steps + self._store.rows.longest)[None]
         return self.lengths[:, None] + steps
 
     def append(self, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Cached:
@@ -324,127 +299,24 @@ class KVCache:
             >>> cached.mask.keep.int().tolist()
             [[1, 1, 1, 1], [1, 1, 1, 0]]
         """
-        check_new(self._key, self._value, k, v, keep)
-        rows, new = self._rows, k.shape[2]
+        store = self._store
+        check_new(store.key, store.value, k, v, keep)
+        new = k.shape[2]
         counted: Tally | None = None
-        if keep is not None and k.shape[0] and new:
-            counted = tally(keep, rows, self._left)
+        if keep is not None and k.numel():
+            counted = tally(keep, store.rows, self._left)
             if counted.fewest == new:
                 keep, counted = None, None
-        after = rows.plus(new) if counted is None else counted.after
+        after = store.rows.plus(new) if counted is None else counted.after
         limit = self._capacity if self._left is None else self.max_len
         if limit is not None and after.longest > limit:
-            raise overflow(rows, after, new, limit)
-        if rows.are_equal and counted is None:
-            return self._append_equal(k, v)
-        return self._append_by_row(k, v, keep, counted)
-
-    def _append_equal(self, k: Tensor, v: Tensor) -> Cached:
-        rows, new, left = self._rows, k.shape[2], self._left
-        if rows.most + new > self._capacity:
-            assert left is not None
-            if min(rows.most, left) + new > self._capacity:
-                return self._append_beside(k, v)
-            rows = self._roll(left)
-        held = rows.most
-        stop = held + new
-        self._key[:, :, held:stop] = k
-        self._value[:, :, held:stop] = v
-        self._rows = rows.plus(new)
-        assert isinstance(rows.first, int)
-        if not held:
-            return Cached(k, v, _band(new, 0, left), rows.first, slots_are_positions=True)
-        start = 0 if left is None else max(0, held - left)
-        return Cached(
-            self._key[:, :, start:stop],
-            self._value[:, :, start:stop],
-            _band(new, held - start, left),
-            rows.first + start,
-            slots_are_positions=True,
-        )
-
-    def _append_beside(self, k: Tensor, v: Tensor) -> Cached:
-        """More new tokens than a ring has room for: attend to a copy, keep the end of it."""
-        rows, new, left = self._rows, k.shape[2], self._left
-        assert left is not None and isinstance(rows.first, int)
-        older = min(rows.most, left)
-        if older:
-            begin = rows.most - older
-            k = torch.cat([self._key[:, :, begin : rows.most], k], dim=2)
-            v = torch.cat([self._value[:, :, begin : rows.most], v], dim=2)
-        first = rows.first + rows.most - older
-        both = rows.rolled(left).plus(new)
-        self._rows = both.rolled(left)
-        for buffer, full in ((self._key, k), (self._value, v)):
-            buffer[:, :, : self._rows.most] = full[:, :, both.most - self._rows.most :]
-            clear(buffer, self._rows)
-        return Cached(k, v, _band(new, older, left), first, slots_are_positions=True)
-
-    def _append_by_row(
-        self, k: Tensor, v: Tensor, keep: Tensor | None, counted: Tally | None
-    ) -> Cached:
-        rows, new, left = self._rows, k.shape[2], self._left
-        is_first, lengths = rows.most == 0, rows.lengths(self.device)
-        steps = (
-            torch.arange(1, new + 1, device=self.device)[None] if keep is None else keep.cumsum(1)
-        )  # (B or 1, T): new real tokens up to and with each
-        after: Rows | None = rows.plus(new) if counted is None else counted.after
-        assert after is not None
-        slots = after.most
-        if slots > self._capacity:
-            assert left is not None
-            slots = min(rows.most, left) + new if counted is None else counted.most_rolled
-            rows = self._roll(left)
-            after = rows.plus(new) if counted is None else None
-        key, value = self._key, self._value
-        if slots > self._capacity:  # more than a ring has room for: beside it, and keep the end
-            key, value = (_with_slots(buffer, slots) for buffer in (key, value))
-        ends = rows.held_by_row(self.device)[:, None] + steps
-        write(key, k, ends, keep)
-        write(value, v, ends, keep)
-        after = rows_of(ends[:, -1], rows.first) if after is None else after
-        if slots > self._capacity:
-            assert left is not None
-            self._take_end(key, value, after, left)
-        else:
-            self._rows = after
-        if is_first and keep is not None and counted is not None and counted.is_run:
-            positions = (lengths[:, None] + steps - 1).clamp(min=0)
-            mask = _band(new, 0, left)._replace(keep=keep)
-            return Cached(k, v, mask, positions, slots_are_positions=True)
-        start = 0 if left is None else max(0, rows.least - left)
-        slot = torch.arange(start, slots, device=self.device)
-        visible = slot < ends[..., None]  # (B, T, Tk)
-        if left is not None:
-            visible = visible & (slot >= ends[..., None] - (left + 1))
-        mask = MaskParts(keep=visible[:, 0]) if new == 1 else MaskParts(table=visible[:, None])
-        return Cached(
-            key[:, :, start:slots],
-            value[:, :, start:slots],
-            mask,
-            rows.first + start,
-            slots_are_positions=False,
-        )
-
-    def _roll(self, left: int) -> Rows:
-        """Move the last ``left`` tokens of each row to the front of the buffers."""
-        self._take_end(self._key, self._value, self._rows, left)
-        return self._rows
-
-    def _take_end(self, key: Tensor, value: Tensor, rows: Rows, count: int) -> None:
-        """The last tokens of other or the own buffers become what the cache holds."""
-        ends = last(key, rows, count), last(value, rows, count)
-        self._rows = rows.rolled(count)
-        for buffer, end in zip((self._key, self._value), ends, strict=True):
-            buffer[:, :, : end.shape[2]] = end
-            clear(buffer, self._rows)
+            raise overflow(store.rows, after, new, limit)
+        return store.append(k, v, keep, counted)
 
     # ------------------------------------------------------------------ other changes
     def reset(self) -> None:
         """Forget everything; the buffers stay."""
-        self._rows = Rows(self.batch)
-        clear(self._key, self._rows)
-        clear(self._value, self._rows)
+        self._store.put(Rows(self.batch))
 
     def truncate(self, length: int | Tensor) -> None:
         """Forget the newest tokens, for instance drafts that were not accepted.
@@ -465,43 +337,38 @@ class KVCache:
             >>> len(cache)
             3
         """
-        rows = self._rows
+        rows = self._store.rows
         if isinstance(length, int):
             if not 0 <= length <= rows.longest:
                 raise wrong_length(length, rows)
-            if rows.are_equal and isinstance(rows.first, int):
-                cut = self._cut(rows, length)
-            else:
-                cut = self._cut_by_row(rows, self.lengths.clamp(max=length))
+            plain = rows.are_equal and isinstance(rows.first, int)
+            wanted: int | Tensor = length if plain else self.lengths.clamp(max=length)
         else:
-            if tuple(length.shape) != (self.batch,) or length.is_floating_point():
+            if tuple(length.shape) != (self.batch,) or length.dtype not in INTEGERS:
                 raise wrong_length(length, rows)
             wanted = length.to(self.device, torch.int64)
             if bool(((wanted < 0) | (wanted > self.lengths)).any()):
                 raise wrong_length(length, rows)
-            cut = self._cut_by_row(rows, wanted)
-        self._rows = cut
-        clear(self._key, cut)
-        clear(self._value, cut)
+        self._store.put(self._cut(rows, wanted))
 
-    def _cut(self, rows: Rows, length: int) -> Rows:
+    def _cut(self, rows: Rows, lengths: int | Tensor) -> Rows:
+        """Rows with fewer tokens, if what they see is still there."""
         first, left = rows.first, self._left
-        assert isinstance(first, int)
-        if length and left and first > max(0, length - left):
-            raise dropped(length, first, left)
-        held = max(0, length - first)
-        return Rows(rows.batch, held, held, length, length, None, min(first, length))
-
-    def _cut_by_row(self, rows: Rows, lengths: Tensor) -> Rows:
-        left, first = self._left, rows.first
+        if isinstance(lengths, int):
+            assert isinstance(first, int)
+            if left and lengths and first > max(0, lengths - left):
+                raise dropped(lengths, first, left)
+            held = max(0, lengths - first)
+            return Rows(rows.batch, held, held, lengths, lengths, first=lengths - held)
         if left:
             lost = (lengths > 0) & (first > (lengths - left).clamp(min=0))
             if bool(lost.any()):
                 row = int(lost.long().argmax())
                 begin = first if isinstance(first, int) else int(first[row])
                 raise dropped(int(lengths[row]), begin, left)
-        held = (lengths - first).clamp(min=0)
-        return rows_of(held, first if isinstance(first, int) and not left else lengths - held)
+        by_row = (lengths - first).clamp(min=0)
+        is_full = isinstance(first, int) and first == 0
+        return rows_of(by_row, 0 if is_full else lengths - by_row)
 
     def reorder(self, indices: Tensor | list[int]) -> None:
         """Row b becomes what row ``indices[b]`` was: beam search, or other rows than before.
@@ -521,43 +388,19 @@ class KVCache:
             [[4.0, 3.0], [4.0, 4.0]]
         """
         chosen = torch.as_tensor(indices)
-        if chosen.ndim != 1 or chosen.is_floating_point() or chosen.dtype == torch.bool:
+        if chosen.ndim != 1 or chosen.dtype not in INTEGERS:
             raise wrong_indices(indices, self.batch)
         if chosen.device.type == "cpu" and chosen.numel():
             lowest, highest = chosen.aminmax()
             if lowest < 0 or highest >= self.batch:
                 raise wrong_indices(indices, self.batch)
-        chosen = chosen.to(self.device, torch.int64)
-        rows = self._rows
-        with torch.inference_mode(False), torch.no_grad():
-            if chosen.numel() == self.batch:
-                for buffer in (self._key, self._value):
-                    buffer[:, :, : rows.most] = buffer[:, :, : rows.most].index_select(0, chosen)
-            else:
-                self._key = self._key.index_select(0, chosen)
-                self._value = self._value.index_select(0, chosen)
-        first = rows.first if isinstance(rows.first, int) else rows.first[chosen]
-        if rows.held is None:
-            self._rows = rows._replace(batch=chosen.numel())
-        else:
-            self._rows = rows_of(rows.held[chosen], first)
+        self._store.choose(chosen.to(self.device, torch.int64))
 
     def clone(self) -> KVCache:
         """A cache with the same content that goes its own way."""
-        with torch.inference_mode(False):
-            return copy.deepcopy(self)
-
-
-def _band(q_len: int, older: int, left: int | None) -> MaskParts:
-    """Causal and window for the last ``q_len`` of ``older + q_len`` tokens; no rule if idle."""
-    lowest = None if left is None or older + q_len - 1 <= left else older - left
-    return MaskParts(lowest=lowest, highest=older if q_len > 1 else None)
-
-
-def _with_slots(buffer: Tensor, slots: int) -> Tensor:
-    """A copy with more slots, unused ones zero."""
-    B, H, has, D = buffer.shape
-    return torch.cat([buffer, buffer.new_zeros(B, H, slots - has, D)], dim=2)
+        twin = copy.copy(self)
+        twin._store = self._store.clone()  # noqa: SLF001
+        return twin
 
 
 def _in_words(size: float) -> str:

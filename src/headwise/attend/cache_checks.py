@@ -12,6 +12,7 @@ from headwise.errors import HeadwiseError, ShapeError, UsageError
 from headwise.texts import translate as _
 
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 def check_sizes(
