@@ -20,6 +20,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier import names as nm
 from headwise.verifier.annotations import annotations_of, classes_in, maker_from_spec, values_in
+from headwise.verifier.caches import in_steps, plan_cache, takes_back
 from headwise.verifier.construct import spec_code
 from headwise.verifier.layouts import find_parts
 from headwise.verifier.subject import (
@@ -322,6 +323,19 @@ def bind_layer(
         offers.add("causal-flag")
 
     def call(obj: Any, inputs: Inputs, options: Options) -> Any:
+        if not options.steps:
+            return call_once(obj, inputs, options, {}, 0)
+        assert cache_plan is not None
+
+        def once(obj: Any, part: Inputs, more: Mapping[str, Any], before: int) -> Any:
+            return call_once(obj, part, options, more, before)
+
+        given = spec if isinstance(spec, AttentionSpec) else None
+        return in_steps(cache_plan, given, once)(obj, inputs, options.steps)
+
+    def call_once(
+        obj: Any, inputs: Inputs, options: Options, more: Mapping[str, Any], before: int
+    ) -> Any:
         x = _turn(inputs.x, options.time_first)
         context = _turn(inputs.context, options.time_first)
         values = _turn(inputs.values, options.time_first)
@@ -336,6 +350,7 @@ def bind_layer(
         if inputs.keep is not None and plan.padding is not None and options.style is not None:
             assert inputs.x is not None
             arguments[plan.padding] = options.style.make(inputs.keep, inputs.q_len, inputs.x.dtype)
+        arguments.update(more)
         if plan.mask_value is not None:
             arguments[plan.mask_value] = mask_of(inputs)
         handed = arguments.get(plan.padding or "")
@@ -344,7 +359,7 @@ def bind_layer(
             arguments[plan.query_mask] = inputs.query_keep
         if inputs.documents is not None and plan.documents is not None:
             arguments[plan.documents] = inputs.documents
-        _positions(arguments, plan, parameters, inputs, known)
+        _positions(arguments, plan, parameters, inputs, known, before)
         if plan.weights is not None and options.weights is not None:
             arguments[plan.weights] = options.weights
         switch = options.causal_flag if options.causal_flag is not None else always
@@ -365,7 +380,24 @@ def bind_layer(
             inputs.keep.logical_not_()  # the caller's mask was written into: show it
         return result
 
+    cache_plan = plan_cache(parameters, annotations, plan.cache)
+    if cache_plan is not None and "self" in offers and not time_first:
+        typed = cache_plan.make is not None
+        whole = Options(steps=(2, 1))
+        if (typed and isinstance(spec, AttentionSpec)) or (
+            not typed
+            and width is not None
+            and takes_back(module, lambda o, i, _sizes: call(o, i, whole), width)
+        ):
+            offers.add("steps")
+            offers |= {"padded-steps"} if "padding" in offers else set()
+            notes["steps"] = _("with a cache, through the argument {name}").format(
+                name=cache_plan.argument
+            )
+
     def written(inputs: Inputs, options: Options) -> str | None:
+        if options.steps:
+            return None
         if options.time_first or plan.tables or plan.cos_sin or options.causal_flag or always:
             return None
         words_of_call = ["x"]
@@ -431,9 +463,10 @@ def _positions(
     parameters: Mapping[str, inspect.Parameter],
     inputs: Inputs,
     words: Mapping[str, Any],
+    before: int = 0,
 ) -> None:
     """Hand over position ids or rotary tables where the signature asks for them."""
-    positions = torch.arange(inputs.q_len).expand(inputs.batch, -1)
+    positions = torch.arange(before, before + inputs.q_len).expand(inputs.batch, -1)
     if inputs.documents is not None:
         docs = inputs.documents
         positions = positions - (docs[:, :, None] == docs[:, None, :]).long().argmax(-1)

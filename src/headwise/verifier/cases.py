@@ -6,6 +6,7 @@ masks that broadcast along the wrong axis only then.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -28,6 +29,7 @@ class Case:
         causal_flag: the target's causal switch is turned on, and the definition's with it.
         tags: ``mask`` (a padding mask is given), ``cross``, ``documents``, ``empty`` (some row may
             see nothing), ``unequal`` (Tq ≠ Tk), ``big``.
+        steps: sizes of the steps in which the sequence is taken; empty = at once.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Case:
     queries: Tensor
     causal_flag: bool = False
     tags: frozenset[str] = field(default_factory=frozenset)
+    steps: tuple[int, ...] = ()
 
     @property
     def masked(self) -> bool:
@@ -44,6 +47,8 @@ class Case:
     def sizes(self) -> str:
         """The sizes in the letters of the notation, without those that coincide."""
         i = self.inputs
+        if self.steps:
+            return f"B{i.batch} T{'+'.join(map(str, self.steps))}"
         if i.q_len == i.kv_len and i.context is None:
             return f"B{i.batch} T{i.q_len}"
         return f"B{i.batch} Tq{i.q_len} Tk{i.kv_len}"
@@ -213,3 +218,37 @@ def _cases(subject: Subject, spec: AttentionSpec, make: Factory) -> Iterator[Cas
     if "documents" in offers:
         documents = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 1, 2, 2]])
         yield make.self_case("documents", 2, 7, documents=documents)
+
+
+def step_cases(subject: Subject, spec: AttentionSpec, *, seed: int) -> list[Case]:
+    """Sequences that are taken in steps, with sizes that coincide with nothing of the layer."""
+    make = Factory(spec, seed=seed + 90, function=False)
+    h, kv, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    b = different(h, kv, start=3)
+    prompt = different(h, kv, b, size, size // 2, start=5)
+    left = None if spec.window is None else spec.window[0]
+    rest = 3 if left is None or left > 40 else max(3, left + 4 - prompt)
+    ones = (prompt, *[1] * rest)
+    plans = {
+        "a prompt, then token by token": ones,
+        "token by token": (1,) * (prompt + 1 if left is None else min(prompt + rest, 64)),
+        "several tokens at a time": (prompt, 2, 3),
+    }
+    if left is not None and left + 3 <= prompt:
+        plans["a short prompt, then token by token"] = (2, *[1] * (left + 3))
+    found = [
+        dataclasses.replace(make.self_case(name, b, sum(steps)), steps=steps)
+        for name, steps in plans.items()
+    ]
+    if "padded-steps" in subject.offers:
+        for name, steps in (
+            ("left padding, then token by token", ones),
+            ("left padding, several tokens at a time", (prompt, 2, 2)),
+        ):
+            total = sum(steps)
+            lengths = [total - n % prompt for n in (2, 0, 3, 1, *range(b))][:b]
+            keep = lengths_to_keep(lengths, total, left=True)
+            found.append(
+                dataclasses.replace(make.self_case(name, b, total, keep=keep), steps=steps)
+            )
+    return found

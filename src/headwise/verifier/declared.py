@@ -56,7 +56,9 @@ def declared_subject(
     check_words(declared, label)
     merged = {**declared, **words}
     is_function = merged.get("kind") == "function"
-    run, cross, documents = (adapters.get(n) for n in ("run", "cross", "documents"))
+    run, cross, documents, steps = (
+        adapters.get(n) for n in ("run", "cross", "documents", "steps")
+    )
     takes = _keywords(run)
     offers = set()
     if run is not None:
@@ -72,6 +74,10 @@ def declared_subject(
         offers.add("weights")
     if "training" in takes:
         offers.add("dropout")
+    if steps is not None and run is not None and not is_function:
+        offers.add("steps")
+        if "padding" in offers and "keep" in _keywords(steps):
+            offers.add("padded-steps")
 
     def call(obj: Any, inputs: Inputs, options: Options) -> Any:
         if options.training and isinstance(obj, nn.Module) and not obj.training:
@@ -87,6 +93,10 @@ def declared_subject(
             assert run is not None
             extra = {"training": True} if options.training else {}
             return run(obj, inputs.q, inputs.k, inputs.v, **extra)
+        if options.steps:
+            assert steps is not None
+            extra = {} if inputs.keep is None else {"keep": inputs.keep}
+            return steps(obj, inputs.x, list(options.steps), **extra)
         if inputs.documents is not None:
             assert documents is not None
             return documents(obj, inputs.x, inputs.documents)
@@ -106,6 +116,9 @@ def declared_subject(
             names = ["x", "context", "values" if inputs.values is not None else "context"]
             names += ["keep" if inputs.keep is not None else "None", "None"]
             return f"headwise_cross(target, {', '.join(names)})"
+        if options.steps:
+            keep = "" if inputs.keep is None else ", keep=keep"
+            return f"headwise_steps(target, x, {list(options.steps)}{keep})"
         if inputs.documents is not None:
             return "headwise_documents(target, x, documents)"
         if inputs.x is None:
@@ -114,7 +127,7 @@ def declared_subject(
 
     file = getattr(module, "__file__", None)
     adapter_names = ", ".join(
-        f"headwise_{n}" for n in adapters if n in ("build", "run", "cross", "documents")
+        f"headwise_{n}" for n in adapters if n in ("build", "run", "cross", "documents", "steps")
     )
     recipe = None
     if file is not None and "build" in adapters:

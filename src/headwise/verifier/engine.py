@@ -25,6 +25,7 @@ from headwise.verifier.notes import Note, first_line
 from headwise.verifier.properties import batch_dependent
 from headwise.verifier.readings import base_spec, layouts_of, readings
 from headwise.verifier.session import Reading, Session, gap
+from headwise.verifier.stepping import check_steps
 from headwise.verifier.strategy import diagnose
 from headwise.verifier.subject import Subject
 from headwise.verifier.target import place_in
@@ -122,6 +123,7 @@ class Engine:
         if right and diagnosis.theory is not None:
             check_gradients(self, diagnosis.theory)
             check_returned_weights(self, diagnosis.theory)
+            check_steps(self, diagnosis.theory)
             causal_right_padding(self)
             look_for_hazards(self, diagnosis.theory)
         dropout_place(self)

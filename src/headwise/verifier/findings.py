@@ -137,8 +137,8 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
     faulty = engine.search.predict(note.theory, case) if note.theory is not None else None
     if isinstance(correct, Exception):
         return None
-    if isinstance(faulty, Exception):
-        faulty = None
+    if isinstance(faulty, Exception) or case.steps:
+        faulty = None  # a trace in steps is no trace of the whole sequence
     fault_code = note.fault.code
     training = fault_code == "X07"
     backward = note.fault.code.startswith("T")

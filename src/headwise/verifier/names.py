@@ -75,6 +75,20 @@ ROTARY_TABLES = ("position_embeddings", "rotary_emb", "rope_tables", "cos_sin", 
 WEIGHT_FLAGS = ("need_weights", "output_attentions", "return_weights", "return_attention",
                 "return_attn", "return_attention_scores", "need_attn")  # fmt: skip
 
+CACHES = ("past", "past_kv", "past_key_value", "past_key_values", "layer_past", "kv_cache",
+          "cache", "past_kvs", "kv_past", "state", "prev", "previous", "memory_kv")  # fmt: skip
+CACHE_FLAGS = ("use_cache", "return_cache", "return_past", "return_kv", "return_state",
+               "use_kv_cache")  # fmt: skip
+STARTS = ("start", "start_pos", "offset", "past_len", "past_length", "pos_offset", "cache_len",
+          "position", "seen")  # fmt: skip
+CACHE_SIZES: dict[str, tuple[str, ...]] = {
+    "batch": ("batch", "batch_size", "max_batch", "max_batch_size", "b"),
+    "length": ("max_len", "max_length", "max_seq_len", "length", "capacity", "max_tokens", "size"),
+    "dtype": ("dtype",),
+    "device": ("device",),
+}
+"""Arguments of a function that makes a cache."""
+
 KEEP_NAMES = ("keep", "valid", "is_real", "real", "attention_mask", "keep_mask", "valid_mask",
               "token_mask", "nonpad", "key_keep")  # fmt: skip
 IGNORE_NAMES = ("key_padding_mask", "padding_mask", "pad", "pad_mask", "hide", "hidden", "ignore",

@@ -48,6 +48,7 @@ class Reading:
             "time_first": self.time_first,
             "layout": self.tensor_layout,
             "causal_flag": True if case.causal_flag else None,
+            "steps": case.steps,
         }
         return Options(**{**given, **changes})
 
@@ -402,6 +403,7 @@ class Session:
                     self.spec_for(case, reading),
                     self.detached(reading),
                     self.inputs(case),
+                    case.steps,
                 )
         except NothingToDoError:
             return self.predict(case, reading)

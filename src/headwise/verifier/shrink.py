@@ -70,6 +70,18 @@ def fill(module: nn.Module, divisor: int) -> None:
             tensor.copy_(values.to(tensor.dtype))
 
 
+def steps_for(case: Case, q_len: int) -> Iterator[tuple[int, ...]]:
+    """Ways of taking a few tokens in steps, the simplest first; one way for cases without steps."""
+    if not case.steps:
+        yield ()
+        return
+    for prompt in range(1, q_len):
+        rest = q_len - prompt
+        yield (prompt, *[1] * rest)
+        if rest > 1:
+            yield (prompt, rest)
+
+
 def sizes_for(case: Case) -> Iterator[tuple[int, int, int]]:
     """(B, Tq, Tk) from the smallest up to the case's own."""
     i = case.inputs
@@ -140,9 +152,15 @@ def shrink(engine: Engine, note: Note) -> Smallest | None:
         queries = inputs.keep if inputs.keep is not None and inputs.context is None else None
         if queries is None or queries.shape[1] != q_len:
             queries = torch.ones(batch, q_len, dtype=torch.bool)
-        small = Case("smallest", inputs, queries, case.causal_flag)
-        first = _difference(session, thing, small, reading)
-        if first is None or first.error < CLEAR:
+        options = [
+            Case("smallest", inputs, queries, case.causal_flag, steps=steps)
+            for steps in steps_for(case, q_len)
+        ]
+        tried = ((small, _difference(session, thing, small, reading)) for small in options)
+        small, first = next(
+            ((c, d) for c, d in tried if d is not None and d.error >= CLEAR), (case, None)
+        )
+        if first is None:
             continue
         again = _difference(session, thing, small, reading)  # replay before speaking
         if again is None or again.error != first.error:

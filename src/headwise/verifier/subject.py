@@ -105,6 +105,7 @@ class Options:
         time_first: hand over (T, B, D) instead of (B, T, D).
         layout: of a function's tensors, ``BHTD`` or ``BTHD``.
         lifted: float32 casts inside are dropped.
+        steps: sizes of steps in which the sequence is taken, with a cache; empty = at once.
     """
 
     style: PadStyle | None = None
@@ -114,6 +115,7 @@ class Options:
     time_first: bool = False
     layout: str = "BHTD"
     lifted: bool = False
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ class Subject:
         declared: the words that the user or a configuration declared.
         notes: what was inferred, to be printed.
         offers: any of ``self``, ``padding``, ``cross``, ``documents``, ``weights``, ``dropout``,
-            ``causal-flag``, ``query-mask``, ``grouped``.
+            ``causal-flag``, ``query-mask``, ``grouped``, ``steps`` (a sequence can be taken in
+            steps, with a cache), ``padded-steps`` (with a padding mask as well).
         styles: ways of handing over a padding mask, likeliest first.
         strong_polarity: what the mask argument's own name says True means, if anything.
         weights: declared weight layout.

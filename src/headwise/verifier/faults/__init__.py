@@ -2,6 +2,7 @@
 
 from headwise.verifier.faults import (
     behaviour,
+    cache,
     gradient,
     heads,
     masking,
@@ -18,6 +19,7 @@ __all__ = [
     "Kind",
     "Variant",
     "behaviour",
+    "cache",
     "find_fault",
     "gradient",
     "heads",

@@ -17,6 +17,7 @@ from headwise.registry import Registry
 from headwise.spec import AttentionSpec
 from headwise.stages import place_of
 from headwise.texts import translate as _
+from headwise.verifier.faults.decoding import Decoding, decode
 
 Kind = Literal["bug", "convention", "numerics", "hazard", "unexplained"]
 Whole = Callable[[AttentionSpec, Parameters, Inputs], Trace]
@@ -30,14 +31,24 @@ class Variant:
         label: what distinguishes it from the fault's other variants ("fill -inf").
         replace: stage functions to use instead.
         around: a replacement for the whole run, for faults that no single stage holds.
+        decoding: what is done otherwise when a sequence is taken in steps.
     """
 
     label: str = ""
     replace: Mapping[str, StageFunction] = field(default_factory=dict)
     around: Whole | None = None
+    decoding: Decoding | None = None
 
-    def run(self, spec: AttentionSpec, parameters: Parameters, inputs: Inputs) -> Trace:
-        """The definition with this fault."""
+    def run(
+        self,
+        spec: AttentionSpec,
+        parameters: Parameters,
+        inputs: Inputs,
+        steps: tuple[int, ...] = (),
+    ) -> Trace:
+        """The definition with this fault; without a fault of decoding, steps change nothing."""
+        if self.decoding is not None and steps:
+            return decode(spec, parameters, inputs, steps, self.decoding, self.replace)
         if self.around is not None:
             return self.around(spec, parameters, inputs)
         return attend(spec, parameters, inputs, replace=self.replace)
@@ -59,6 +70,7 @@ class Fault:
         fix: what to write instead.
         bad, good: the pattern in code, wrong and right.
         variants: the ways of being wrong for a spec; empty where a property finds it instead.
+        in_steps: the ways that only show when a sequence is taken in steps, with a cache.
     """
 
     code: str
@@ -73,6 +85,7 @@ class Fault:
     bad: str = ""
     good: str = ""
     variants: Callable[[AttentionSpec], Iterable[Variant]] = lambda spec: ()
+    in_steps: Callable[[AttentionSpec], Iterable[Variant]] = lambda spec: ()
 
     @property
     def stage(self) -> str:

@@ -14,6 +14,7 @@ from headwise.reference.setting import Setting
 from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register
+from headwise.verifier.faults.decoding import Decoding, Step, table
 
 Rule = Callable[[Setting], Tensor]
 NEAR_ZERO = (1e-9, -1e-9, 1e-6, -1e-6, -1.0, -10.0)
@@ -441,6 +442,60 @@ def doubled_planes(t: Trace, s: Setting) -> None:
     t.masked_scores = t.scores + plane
 
 
+# ------------------------------------------------------------------ in steps, with a cache
+def later_table(label: str, *, always: bool = False, **changes: object) -> Variant:
+    """Other rules as soon as there is a cache, or in every step."""
+
+    def seen(step: Step, length: int) -> Tensor:
+        changed = changes if step.later or always else {}
+        return table(step, length, **changed)  # type: ignore[arg-type]
+
+    return Variant(label, decoding=Decoding(seen=seen))
+
+
+def causal_dropped(spec: AttentionSpec) -> Iterable[Variant]:
+    if not spec.is_causal:
+        return
+    for label, always in (("with cached keys", False), ("whenever there is a cache", True)):
+        yield later_table(label, always=always, causal=None)
+        if spec.window is not None:
+            yield later_table(f"{label}, the window too", always=always, causal=None, window=False)
+        yield later_table(
+            f"{label}, every mask", always=always, causal=None, window=False, padding=False
+        )
+    yield later_table("one token too far with cached keys", causal=1)
+
+
+def causal_from_start_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
+    if not spec.is_causal:
+        return
+
+    def seen(step: Step, length: int) -> Tensor:
+        return table(step, length, causal=-(length - step.rows))
+
+    yield Variant("in steps", decoding=Decoding(seen=seen))
+
+
+def window_dropped_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.window is not None:
+        yield later_table("with cached keys", window=False)
+        yield later_table("whenever there is a cache", always=True, window=False)
+
+
+def padding_dropped_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
+    yield later_table("with cached keys", padding=False)
+    yield later_table("whenever there is a cache", always=True, padding=False)
+    if spec.window is not None:
+        yield later_table("with cached keys, the window too", window=False, padding=False)
+
+    def of_new_tokens(step: Step, length: int) -> Tensor:
+        if step.later and step.rows > 1:
+            raise ValueError("the mask of the new tokens does not fit the cache")
+        return table(step, length, padding=not step.later)
+
+    yield Variant("the mask of the new tokens alone", decoding=Decoding(seen=of_new_tokens))
+
+
 register(
     Fault(
         code="M01",
@@ -575,6 +630,7 @@ register(
             "out = F.scaled_dot_product_attention(q_new, k, v, attn_mask=mask)"
         ),
         variants=causal_from_start,
+        in_steps=causal_from_start_in_steps,
     ),
     Fault(
         code="M09",
@@ -609,6 +665,21 @@ register(
         bad="out = F.scaled_dot_product_attention(q, k, v, is_causal=attn_mask is None)",
         good="out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)",
         variants=causal_not_wanted,
+    ),
+    Fault(
+        code="M11",
+        name="causal-dropped-with-cache",
+        rank=30,
+        shown_by=("cache",),
+        what=N_("with a cache the causal mask is left out, and a step of several tokens looks ahead"),
+        why=N_(
+            "one new token needs no causal mask, since all keys lie before it; several do. A "
+            "prompt that is read with a cache, or a draft of several tokens, sees its own future"
+        ),
+        fix=N_("mask by positions in every step: a key is hidden if it lies after the query"),
+        bad='if past_k is None:\n    scores = scores.masked_fill(~causal, float("-inf"))',
+        good='scores = scores.masked_fill(~causal[-scores.shape[2] :], float("-inf"))',
+        in_steps=causal_dropped,
     ),
     Fault(
         code="M12",
@@ -714,6 +785,22 @@ register(
         variants=other_samples,
     ),
     Fault(
+        code="M19",
+        name="padding-only-in-prefill",
+        rank=34,
+        shown_by=("left", "cache"),
+        what=N_("the padding mask counts for the prompt, and steps after it see the padding"),
+        why=N_(
+            "the keys of the padding are in the cache as well, and every new token gives them a "
+            "part of its attention. Texts of the same length are right; in a batch the shorter "
+            "ones are not"
+        ),
+        fix=N_("keep the padding mask of the whole sequence, and use it in every step"),
+        bad='if past_k is None:\n    scores = scores.masked_fill(~padding, float("-inf"))',
+        good='scores = scores.masked_fill(~padding, float("-inf"))',
+        in_steps=padding_dropped_in_steps,
+    ),
+    Fault(
         code="M20",
         name="mask-lost-on-weights-path",
         shown_by=("weights",),
@@ -771,6 +858,7 @@ register(
         bad="mask = j <= i",
         good="mask = (j <= i) & (i - j < w)",
         variants=window_ignored,
+        in_steps=window_dropped_in_steps,
     ),
     Fault(
         code="M23",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Iterable
 
@@ -19,9 +20,10 @@ from headwise.reference.definition import (
 )
 from headwise.reference.positions import alibi_slopes, rotate, sinusoidal_table
 from headwise.reference.setting import Setting
-from headwise.spec import Alibi, AttentionSpec, Learned, Pairs, Sinusoidal
+from headwise.spec import Alibi, AttentionSpec, Learned, Pairs, RelativeBias, Sinusoidal
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register, under
+from headwise.verifier.faults.decoding import Decoding, Places, Slots, Step
 
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 5000000.0, 1000.0, 100.0, 10.0, 1e7)
 """Frequency bases in use, tried for R03."""
@@ -240,6 +242,120 @@ def bias_missing(spec: AttentionSpec) -> Iterable[Variant]:
         yield Variant("", {"scores": under(score, positions=None)})
 
 
+# ------------------------------------------------------------------ in steps, with a cache
+def later(function: Places) -> Places:
+    """Positions that are right in the first step and given by a function in later ones."""
+    return lambda step: function(step) if step.later else step.right
+
+
+def offset_lost(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.rope is None and not absolute(spec):
+        return
+    zero = later(lambda step: step.counted(0))
+    yield Variant("new tokens", decoding=Decoding(queries=zero, keys=zero))
+    if spec.rope is not None:
+        yield Variant("queries only", decoding=Decoding(queries=zero))
+        yield Variant("keys only", decoding=Decoding(keys=zero))
+    prompt = later(lambda step: step.counted(step.sizes[0]))
+    stopped = Decoding(queries=prompt, keys=prompt)
+    yield Variant("the offset stays at the length of the prompt", decoding=stopped)
+    if spec.window is not None and spec.window[0] is not None:
+        for kept in (spec.window[0], spec.window[0] + 1):
+            yield Variant(
+                f"the offset is the length of a cache cut to {kept}", decoding=rolled(kept)
+            )
+
+
+def rolled(kept: int) -> Decoding:
+    """A rolling cache of a number of keys, whose length is taken for the number of tokens."""
+
+    def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
+        both = step.held + new
+        return both, both.cut(max(both.length - kept, 0), None)
+
+    by_length = later(lambda step: step.counted(step.held.length))
+    return Decoding(queries=by_length, keys=by_length, store=store)
+
+
+def turned_again(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.rope is None:
+        return
+
+    def own(step: Step) -> Tensor:
+        return step.places.gather(1, step.held.tokens)
+
+    def newest(step: Step) -> Tensor:
+        if step.rows > 1:
+            raise ValueError("the angles of the new tokens do not fit the cache")
+        return step.right.expand(-1, step.held.length)
+
+    for label, more in (("by their own positions", own), ("by the newest position", newest)):
+
+        def again(
+            step: Step, new: Slots, more: Places = more, keep: bool = True
+        ) -> tuple[Slots, Slots]:
+            held = step.held
+            if step.later:
+                held = dataclasses.replace(held, places=held.places + more(step))
+            return held + new, (held if keep else step.held) + new
+
+        yield Variant(f"{label}, at every step", decoding=Decoding(store=again))
+        once = functools.partial(again, keep=False)
+        yield Variant(f"{label}, once more when they are read", decoding=Decoding(store=once))
+
+
+def jumping(spec: AttentionSpec) -> Iterable[Variant]:
+    if spec.rope is None and not absolute(spec):
+        return
+
+    def slots(step: Step) -> Tensor:
+        return step.counted(step.start)
+
+    def prompt_slots(step: Step) -> Tensor:
+        return step.right if step.later else slots(step)
+
+    ways: dict[str, Places] = {
+        "steps count slots, the prompt real tokens": later(slots),
+        "the prompt counts slots, steps real tokens": prompt_slots,
+        "one too far after the prompt": later(lambda step: step.right + 1),
+        "one too near after the prompt": later(lambda step: step.right - 1),
+        "one step behind": later(lambda step: step.right - step.sizes[step.number - 1]),
+    }
+    for label, way in ways.items():
+        yield Variant(label, decoding=Decoding(queries=way, keys=way))
+    if spec.rope is not None:
+        for label, way in ways.items():
+            yield Variant(f"{label}, queries only", decoding=Decoding(queries=way))
+
+
+def bias_lost(spec: AttentionSpec) -> Iterable[Variant]:
+    if not isinstance(spec.positions, Alibi | RelativeBias):
+        return
+
+    def level(step: Step, length: int) -> tuple[Tensor, Tensor]:
+        batch = step.inputs.batch
+        return step.counted(0)[:, :1].expand(-1, step.rows), torch.zeros(
+            batch, length, dtype=torch.long
+        )
+
+    def of_new_tokens(step: Step, length: int) -> tuple[Tensor, Tensor]:
+        if step.rows == length:
+            return step.counted(0), step.counted(0)
+        if step.rows > 1:
+            raise ValueError("the bias of the new tokens does not fit the cache")
+        return level(step, length)
+
+    def without(step: Step, length: int) -> tuple[Tensor, Tensor]:
+        return level(step, length) if step.later else (step.counted(0), step.counted(0))
+
+    def from_zero(step: Step, length: int) -> tuple[Tensor, Tensor]:
+        return step.counted(0), torch.arange(length).expand(step.inputs.batch, -1)
+
+    yield Variant("made of the new tokens alone", decoding=Decoding(bias=of_new_tokens))
+    yield Variant("left out with a cache", decoding=Decoding(bias=without))
+    yield Variant("queries counted from 0", decoding=Decoding(bias=from_zero))
+
+
 register(
     Fault(
         code="R01",
@@ -263,6 +379,22 @@ register(
         ),
         good="a, b = q.chunk(2, dim=-1)\nq = torch.cat([a * cos - b * sin, a * sin + b * cos], -1)",
         variants=pairs_swapped,
+    ),
+    Fault(
+        code="R02",
+        name="rotary-offset-lost",
+        rank=42,
+        shown_by=("cache",),
+        what=N_("decoding with a cache counts the positions of new tokens from 0 again"),
+        why=N_(
+            "a new token is placed at the start of the text instead of after it, so its distance "
+            "to every cached key is wrong, and more so with every token. The prompt is right, "
+            "and so is any run without a cache"
+        ),
+        fix=N_("count new tokens from the number of tokens that the cache has seen"),
+        bad="positions = torch.arange(q_new.shape[2])",
+        good="positions = torch.arange(length, length + q_new.shape[2])",
+        in_steps=offset_lost,
     ),
     Fault(
         code="R03",
@@ -350,6 +482,31 @@ register(
         variants=wrong_dim,
     ),
     Fault(
+        code="R08",
+        name="rotary-applied-twice",
+        rank=44,
+        shown_by=("cache",),
+        what=N_("cached keys are rotated again"),
+        why=N_(
+            "a key that was stored rotated is turned further each time the cache is read, so that "
+            "it stands for a later and later position. The prompt is right, and the error grows "
+            "with each token"
+        ),
+        fix=N_(
+            "rotate new keys once, before they are stored; or store keys unrotated and rotate all "
+            "of them when they are read"
+        ),
+        bad=(
+            "k_all = torch.cat([past_k, q_new], dim=2)  # past_k is rotated already\n"
+            "k_all = rotate(k_all, *angles_of(k_all.shape[2]))"
+        ),
+        good=(
+            "q_new = rotate(q_new, *angles_of(q_new.shape[2]))  # at its own positions\n"
+            "k_all = torch.cat([past_k, q_new], dim=2)"
+        ),
+        in_steps=turned_again,
+    ),
+    Fault(
         code="R09",
         name="rotary-sign-flipped-on-one-side",
         shown_by=("two",),
@@ -400,6 +557,25 @@ register(
         variants=left_padding_ignored,
     ),
     Fault(
+        code="R12",
+        name="positions-jump-after-prefill",
+        rank=43,
+        shown_by=("left", "cache"),
+        what=N_("decoding counts positions otherwise than the prompt did"),
+        why=N_(
+            "between the prompt and the first new token the positions jump: by the padding on the "
+            "left that one of them counts and the other does not, or by one. All distances across "
+            "that place are wrong; a text without padding may be right"
+        ),
+        fix=N_(
+            "count the same way in both: real tokens, by the running sum of the whole padding "
+            "mask, cached tokens included"
+        ),
+        bad="positions = torch.arange(length, length + 1)  # the prompt counted real tokens",
+        good="positions = keep.long().sum(-1, keepdim=True) - 1",
+        in_steps=jumping,
+    ),
+    Fault(
         code="R13",
         name="alibi-sign-flipped",
         shown_by=("plain",),
@@ -436,6 +612,22 @@ register(
             "slopes += [2 ** (-4 * (2 * h + 1) / p) for h in range(H - p)]"
         ),
         variants=wrong_slopes,
+    ),
+    Fault(
+        code="R15",
+        name="alibi-lost-in-decoding",
+        rank=41,
+        shown_by=("cache",),
+        what=N_("the bias by distance is made of the new tokens alone, so decoding has none"),
+        why=N_(
+            "with a cache there is one query and many keys; a bias for one token is a single zero "
+            "that is added to all scores. Near and far keys are treated alike as soon as the "
+            "prompt is over"
+        ),
+        fix=N_("make the bias from the positions of all keys, cached ones included"),
+        bad="bias = slopes[:, None, None] * torch.arange(q_new.shape[2])",
+        good="bias = slopes[:, None, None] * torch.arange(length + q_new.shape[2])",
+        in_steps=bias_lost,
     ),
     Fault(
         code="R16",

@@ -1,0 +1,284 @@
+"""A sequence in steps, with a cache: compared with the definition and with the sequence at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from headwise.errors import HeadwiseError
+from headwise.report import Check
+from headwise.texts import translate as _
+from headwise.verifier.cases import Case, step_cases
+from headwise.verifier.diagnose import Theory
+from headwise.verifier.faults import FAULTS, Fault, Variant
+from headwise.verifier.notes import Note, first_line
+from headwise.verifier.session import Reading, gap
+
+if TYPE_CHECKING:
+    from headwise.verifier.engine import Engine
+
+PAIR_SECONDS = 1.0
+"""How long two faults at once are searched for."""
+
+ALONE = ("input", "mask")
+"""Stages that a run in steps has of its own: conventions about them can't be carried over."""
+
+
+def check_steps(engine: Engine, theory: Theory) -> None:
+    """Checks of every sequence in steps, and a note if one is wrong.
+
+    Args:
+        engine: whose layer is right when a sequence is taken at once.
+        theory: under which it is right.
+    """
+    subject, reading = engine.subject, theory.reading
+    if "steps" not in subject.offers:
+        return
+    if not reading.spec.is_causal:
+        engine.inferred["steps"] = _(
+            "not tried: the layer is not causal, so steps see less than the sequence at once"
+        )
+        return
+    if theory.variant.around is not None or set(theory.variant.replace) & set(ALONE):
+        engine.inferred["steps"] = _("not tried under the convention {name}").format(
+            name=theory.faults[0].name
+        )
+        return
+    engine.phase("steps with a cache")
+    cases = [c for c in step_cases(subject, reading.spec, seed=engine.seed) if _fits(c, reading)]
+    running = [c for c in cases if engine.runs(c, reading)]
+    if not running:
+        _raises(engine, cases, reading)
+        return
+    refused = [c for c in cases if c not in running]
+    failing = [c for c in running if not engine.search.agrees(theory, c)]
+    if refused and not failing:
+        error = engine.session.outcome(refused[0], reading).error
+        engine.inferred["steps refused"] = _("{case}: {kind}: {message}").format(
+            case=refused[0].name, kind=type(error).__name__, message=first_line(error)
+        )
+    _record(engine, theory, running)
+    if failing:
+        engine.notes.append(_diagnosed(engine, theory, running, failing, refused))
+        return
+    note = _kept_between(engine, running, reading)
+    if note is not None:
+        engine.notes.append(note)
+
+
+def _fits(case: Case, reading: Reading) -> bool:
+    """Whether there is a way of handing over what the case needs."""
+    return not case.masked or reading.style is not None
+
+
+def _record(engine: Engine, theory: Theory, cases: list[Case]) -> None:
+    """Two checks per sequence: against the definition, and against the sequence at once."""
+    session, reading = engine.session, theory.reading
+    for case in cases:
+        allowed = session.allowance(case, reading)
+        place = f"{case.name} ({case.sizes()})"
+        error = engine.search.distance(theory, case)
+        engine.checks.append(
+            Check(name="steps", case=place, passed=error <= allowed, error=error, allowed=allowed)
+        )
+        once = session.outcome(at_once(case), reading).output
+        stepped = session.outcome(case, reading).output
+        if once is None or stepped is None:
+            continue
+        error = gap(stepped, once, session.real_rows(case, reading))
+        engine.checks.append(
+            Check(
+                name="steps as at once",
+                case=place,
+                passed=error <= 2 * allowed,
+                error=error,
+                allowed=2 * allowed,
+            )
+        )
+
+
+def at_once(case: Case) -> Case:
+    """The same sequence without steps."""
+    return dataclasses.replace(case, name=f"{case.name}, at once", steps=())
+
+
+def _raises(engine: Engine, cases: list[Case], reading: Reading) -> None:
+    """No sequence can be taken in steps."""
+    if not cases:
+        return
+    error = engine.session.outcome(cases[0], reading).error
+    note = Note(FAULTS["U00"], case=cases[0])
+    note.what = _("taking a sequence in steps raises")
+    note.where = _("case {case} ({sizes}) raises {kind}: {message}").format(
+        case=cases[0].name,
+        sizes=cases[0].sizes(),
+        kind=type(error).__name__,
+        message=first_line(error),
+    )
+    engine.checks.append(
+        Check(name="steps", case=cases[0].name, passed=False, note=note.where)
+    )
+    engine.notes.append(note)
+
+
+# ------------------------------------------------------------------ which fault it is
+def candidates(theory: Theory) -> Iterator[tuple[Fault, Variant]]:
+    """Every fault that shows in steps, with the stages of the theory's convention."""
+    for fault in FAULTS.values():
+        for variant in fault.in_steps(theory.reading.spec):
+            yield fault, dataclasses.replace(variant, replace=theory.variant.replace)
+
+
+def _diagnosed(
+    engine: Engine, right: Theory, running: list[Case], failing: list[Case], refused: list[Case]
+) -> Note:
+    """The fault that gives every number, or what can be said without one."""
+    reading, search = right.reading, engine.search
+    order = failing + [c for c in running if c not in failing]
+    order += refused
+    found = [
+        Theory(reading, (fault,), (variant,))
+        for fault, variant in candidates(right)
+        if search.explains(Theory(reading, (fault,), (variant,)), order)
+    ]
+    if not found and refused:  # a theory need not say why a target refuses a case
+        order = [c for c in order if c not in refused]
+        found = [
+            Theory(reading, (fault,), (variant,))
+            for fault, variant in candidates(right)
+            if search.explains(Theory(reading, (fault,), (variant,)), order)
+        ]
+    found.sort(key=lambda theory: theory.faults[0].rank)
+    found = found or _pairs(engine, right, order)
+    before = max(search.distance(right, c) for c in failing)
+    note = Note(
+        found[0].faults[0] if found else FAULTS["U00"],
+        kind="bug" if found else None,
+        theory=found[0] if found else None,
+        case=_shows_best(engine, failing, reading),
+        before=before,
+        shown_on=tuple(c.name for c in failing),
+    )
+    once = max(search.distance(right, at_once(c)) for c in failing)
+    note.evidence.append(
+        _("taken at once, the same sequences are right (largest difference {gap:.1e})").format(
+            gap=once
+        )
+    )
+    if not found:
+        note.what = _("taken in steps, a sequence gives another result than at once")
+        count = sum(1 for _each in candidates(right))
+        note.evidence.append(_("{count} theories were compared").format(count=count))
+        return note
+    best = found[0]
+    gaps = [search.distance(best, c) for c in running]
+    note.after = max((g for g in gaps if math.isfinite(g)), default=0.0)
+    for variant in best.variants:
+        if variant.label:
+            note.evidence.append(_("this way: {label}").format(label=_(variant.label)))
+    if len(best.faults) > 1:
+        others = ", ".join(f"{f.full_code} {f.name}" for f in best.faults[1:])
+        note.evidence.append(_("together with {others}").format(others=others))
+        return note
+    codes = dict.fromkeys(t.codes[0] for t in found if t.codes[0] != best.codes[0])
+    note.equivalents = tuple(codes)
+    note.runner_up = _runner_up(engine, right, failing, {best.codes[0], *codes})
+    return note
+
+
+def _shows_best(engine: Engine, failing: list[Case], reading: Reading) -> Case:
+    """A case with a prompt: what is right in the first step tells where it goes wrong."""
+
+    def key(case: Case) -> tuple[bool, bool, bool, int]:
+        output = engine.session.outcome(case, reading).output
+        lost = output is None or not bool(output.isfinite().all())
+        return lost, case.masked, case.steps[0] == 1, len(case.steps)
+
+    return min(failing, key=key)
+
+
+def _runner_up(
+    engine: Engine, right: Theory, failing: list[Case], but: set[str]
+) -> tuple[str, float] | None:
+    """The next best single fault, by its largest residual over the failing cases."""
+    best: tuple[str, float] | None = None
+    for fault, variant in candidates(right):
+        if fault.code in but:
+            continue
+        theory = Theory(right.reading, (fault,), (variant,))
+        worst = 0.0
+        for case in failing:
+            worst = max(worst, engine.search.distance(theory, case))
+            if best is not None and worst >= best[1]:
+                break
+        if math.isfinite(worst) and (best is None or worst < best[1]):
+            best = (fault.code, worst)
+    return best
+
+
+def _pairs(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
+    """Two faults of decoding that replace different parts of it."""
+    deadline = time.process_time() + PAIR_SECONDS
+    alive = [
+        (fault, variant)
+        for fault, variant in candidates(right)
+        if engine.search.changes(Theory(right.reading, (fault,), (variant,)), order[0])
+    ]
+    for (f, v), (g, w) in itertools.combinations(alive, 2):
+        if time.process_time() > deadline:
+            return []
+        a, b = v.decoding, w.decoding
+        if a is None or b is None or f.code == g.code or a.changed() & b.changed():
+            continue
+        both = Variant(f"{v.label}; {w.label}", v.replace, decoding=a.with_parts_of(b))
+        theory = Theory(right.reading, (f, g), (both,))
+        if engine.search.explains(theory, order):
+            return [theory]
+    return []
+
+
+# ------------------------------------------------------------------ one sequence after another
+def _kept_between(engine: Engine, running: list[Case], reading: Reading) -> Note | None:
+    """C05: does a sequence leave something behind for the next one, or for a call at once?"""
+    session = engine.session
+    case = running[0]
+    later = [c for c in running if c is not case and not c.masked][:1] or [case]
+    thing = session.copy()
+    for following in (later[0], at_once(case)):
+        if _run(engine, thing, case, reading) is None:
+            return None
+        alone = session.outcome(following, reading).output
+        after = _run(engine, thing, following, reading)
+        if alone is None:
+            continue
+        rows = session.real_rows(following, reading)
+        difference = math.inf if after is None else gap(after, alone, rows)
+        if difference > 2 * session.allowance(following, reading):
+            note = Note(FAULTS["C05"], kind="bug", case=case, before=difference)
+            note.where = _(
+                "case {case} gives another result after case {other} was taken in steps"
+            ).format(case=following.name, other=case.name)
+            return note
+    engine.checks.append(
+        Check(name="steps leave nothing behind", case=case.name, passed=True, error=0.0, allowed=0.0)
+    )
+    return None
+
+
+def _run(engine: Engine, thing: object, case: Case, reading: Reading) -> torch.Tensor | None:
+    """One call on an object that keeps what it keeps; None if it raises."""
+    options = reading.options(case, lifted=engine.session.lifted)
+    try:
+        with torch.no_grad():
+            result, _inputs = engine.session.call(thing, case, options)
+        return engine.session.pick(result, case, reading, options)[0]
+    except HeadwiseError:
+        return None
+    except Exception:
+        return None
