@@ -65,7 +65,7 @@ def translate(msgid: str) -> str:
 
 # torch.compile calls this while it traces and keeps the answer: a context variable would break
 # the graph. The mark is what torch.compiler.assume_constant_result sets, without importing torch.
-translate._dynamo_marked_constant = True  # type: ignore[attr-defined]
+translate._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def current_language() -> str:

@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.attend.cache import KVCache
 from headwise.attend.checks import check_mask
 from headwise.attend.positions import Places
 from headwise.errors import ShapeError, UsageError
 from headwise.spec import AttentionSpec, Learned
 from headwise.texts import translate as _
 
-__all__ = ["check_mask", "check_spec", "check_table", "sources"]
+__all__ = ["check_cache", "check_mask", "check_spec", "check_table", "sources"]
 
 
 def check_spec(spec: Any) -> None:
@@ -151,6 +152,27 @@ def _check_kind(name: str, tensor: Tensor, weight: Tensor) -> None:
         why=_("nothing is converted silently"),
         fix=_("{name}.to({dtype}), or torch.autocast").format(name=name, dtype=weight.dtype),
     )
+
+
+def check_cache(context: Any, cache: Any) -> None:
+    """Refuse a cache where it has no meaning.
+
+    Raises:
+        UsageError: for anything but a cache, and beside a context.
+    """
+    if not isinstance(cache, KVCache):
+        raise UsageError(
+            _("cache is a {kind}, not a KVCache").format(kind=type(cache).__name__),
+            where="MultiHeadAttention(cache)",
+            fix="KVCache.for_spec(layer.spec, batch=…, max_len=…)",
+        )
+    if context is not None:
+        raise UsageError(
+            _("a cache and a context are given"),
+            where="MultiHeadAttention(x, context, cache=…)",
+            why=_("a cache holds the tokens of x themselves, and its next ones come from x"),
+            fix=_("leave out one of the two"),
+        )
 
 
 def check_table(table: Tensor, where: Places) -> None:

@@ -59,7 +59,8 @@ def split(flat: Tensor, heads: int) -> Tensor:
         >>> split(torch.arange(4).view(1, 1, 4), 2).tolist()
         [[[[0, 1]], [[2, 3]]]]
     """
-    return flat.unflatten(-1, (heads, -1)).transpose(1, 2)
+    by_head: Tensor = flat.unflatten(-1, (heads, -1))
+    return by_head.transpose(1, 2)
 
 
 def merge(context: Tensor) -> Tensor:

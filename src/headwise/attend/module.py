@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from headwise.attend import layer_checks as check
 from headwise.attend.backends import eager
 from headwise.attend.biases import alibi, relative
+from headwise.attend.cache import KVCache
 from headwise.attend.call import Call, DistanceBias, NeedWeights
+from headwise.attend.decode import finish, prepare
 from headwise.attend.functional import make_call, run
 from headwise.attend.layers import Projection, head_norm, merge, normalise, split
 from headwise.attend.parts import MaskParts, conjunction, take_apart
@@ -143,6 +145,7 @@ class MultiHeadAttention(nn.Module):
         context: Context | None = None,
         *,
         mask: Mask | None = None,
+        cache: KVCache | None = None,
         need_weights: NeedWeights = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Attend from x to itself, or to another sequence.
@@ -156,26 +159,35 @@ class MultiHeadAttention(nn.Module):
                 ``spec.window``, which hold anyway. Positions count real tokens only and restart
                 in each document: they are read from the ``Padding`` and ``Documents`` of a mask
                 (alone, or joined by ``&``).
+            cache: earlier keys and values; x is what comes next and is stored. A mask then covers
+                all tokens so far, in the order they were given.
             need_weights: ``"per-head"`` or ``"averaged"`` returns the weights as well; in
                 training those after dropout.
 
         Returns:
             (B, Tq, Dm); with ``need_weights`` also the weights, (B, Hq, Tq, Tk) or (B, Tq, Tk).
+            With a cache their last axis is that of the keys it hands out.
 
         Raises:
             ShapeError, UsageError, MaskError: for tensors or a mask that do not fit.
         """
-        call = self._heads(x, context, mask, need_weights).call
+        call = self._heads(x, context, mask, cache, need_weights).call
         found, weights = run(call)
         output: Tensor = self.out_proj(merge(found))
         return output if weights is None else (output, weights)
 
     def stages(
-        self, x: Tensor, context: Context | None = None, *, mask: Mask | None = None
+        self,
+        x: Tensor,
+        context: Context | None = None,
+        *,
+        mask: Mask | None = None,
+        cache: KVCache | None = None,
     ) -> dict[str, Tensor]:
         """Every tensor of the ten stages, by its name in ``headwise.stages``.
 
-        Arguments as for ``forward``. In training, ``weights`` are those after dropout.
+        Arguments as for ``forward``. In training, ``weights`` are those after dropout. With a
+        cache, ``k_pos`` are all keys that the queries meet.
 
         Example:
             >>> layer = MultiHeadAttention(AttentionSpec(d_model=4, num_heads=2))
@@ -183,7 +195,7 @@ class MultiHeadAttention(nn.Module):
             >>> found["scores"].shape, found["merged"].shape
             (torch.Size([1, 2, 3, 3]), torch.Size([1, 3, 4]))
         """
-        heads = self._heads(x, context, mask, False)
+        heads = self._heads(x, context, mask, cache, False)
         inner = eager.stages(heads.call)
         merged = merge(inner.context)
         return {
@@ -200,25 +212,43 @@ class MultiHeadAttention(nn.Module):
 
     # ------------------------------------------------------------------ steps
     def _heads(
-        self, x: Tensor, context: Context | None, mask: Mask | None, need_weights: NeedWeights
+        self,
+        x: Tensor,
+        context: Context | None,
+        mask: Mask | None,
+        cache: KVCache | None,
+        need_weights: NeedWeights,
     ) -> _Heads:
         spec = self.spec
         keys, values = check.sources(spec, x, context, self.q_proj.weight)
-        q_len, kv_len = x.shape[1], keys.shape[1]
-        parts = self._mask(mask, x.shape[0], q_len, kv_len, x.device)
-        where = places(parts, q_len, kv_len)
-        added = self._add_positions(x, where)
-        x_kv = added if keys is x else keys
-        x_v = added if values is x else (x_kv if values is keys else values)
-        q_flat, k_flat, v_flat = self.q_proj(added), self.k_proj(x_kv), self.v_proj(x_v)
+        check.check_mask(mask)
+        B, Tq, Tk = x.shape[0], x.shape[1], keys.shape[1]
+        if cache is None:
+            parts = self._mask(mask, B, Tq, Tk, x.device)
+            where = places(parts, Tq, Tk)
+            step = None
+        else:
+            check.check_cache(context, cache)
+            step = prepare(spec, mask, cache, batch=B, q_len=Tq, device=x.device)
+            where = Places(step.row, step.row, step.limit)
+        x_q = self._add_positions(x, where)
+        x_kv = x_q if keys is x else keys
+        x_v = x_q if values is x else values
+        q_flat, k_flat, v_flat = self.q_proj(x_q), self.k_proj(x_kv), self.v_proj(x_v)
         q = split(q_flat, spec.num_heads)
         k = split(k_flat, spec.num_kv_heads)
         v = split(v_flat, spec.num_kv_heads)
         q_pos, k_pos = self._place(q, k, where)
+        v_met = v
+        if cache is not None:
+            assert step is not None
+            cached = cache.append(k_pos, v, step.keep)
+            k_pos, v_met = cached.key, cached.value
+            parts, where = finish(step, cached)
         call = make_call(
             q_pos,
             k_pos,
-            v,
+            v_met,
             mask=parts,
             scale=spec.scale,
             bias=self._bias(where, q.device, q.dtype),
@@ -227,13 +257,12 @@ class MultiHeadAttention(nn.Module):
             dropout_p=spec.dropout if self.training else 0.0,
             need_weights=need_weights,
         )
-        return _Heads(added, x_kv, q_flat, k_flat, v_flat, q, k, v, call)
+        return _Heads(x_q, x_kv, q_flat, k_flat, v_flat, q, k, v, call)
 
     def _mask(
         self, mask: Mask | None, batch: int, q_len: int, kv_len: int, device: torch.device
     ) -> MaskParts:
         """The spec's rules and the given ones."""
-        check.check_mask(mask)
         last = kv_len - q_len
         parts = MaskParts(highest=last) if self.spec.is_causal else MaskParts()
         if self.spec.window is not None:
