@@ -32,8 +32,8 @@ name = "tiled"
 
 _softmax_backward = torch.ops.aten._softmax_backward_data  # noqa: SLF001 - no public name
 
-TILE_ELEMENTS = 1 << 19
-"""Scores in a tile: 2 MiB of float32, what stays in the caches of two cores."""
+TILE_ELEMENTS = 1 << 20
+"""Scores in a tile: 4 MiB of float32, which stays in a shared cache."""
 
 
 def refuses(call: Call) -> str:
@@ -90,7 +90,7 @@ class _Tiled(torch.autograd.Function):
 # ---------------------------------------------------------------------------------- the two passes
 def forward(call: Call, seed: int = 0) -> Result:
     """Context, and weights if they are asked for; nothing is recorded."""
-    work = _Work(call, seed)
+    work = _Work(call, seed, products.route(call.query.dtype, call.query.device).compute)
     heads, Tq, Tk = call.batch * call.num_kv_heads, call.q_len, call.kv_len
     G, Dv = call.group_size, call.v_head_dim
     context = torch.empty((heads, G, Tq, Dv), dtype=call.query.dtype, device=call.query.device)
@@ -117,26 +117,34 @@ def forward(call: Call, seed: int = 0) -> Result:
 
 
 def backward(call: Call, grad: Tensor, seed: int = 0) -> tuple[Tensor | None, ...]:
-    """Gradients of query, key, value, dense bias, distance bias and sinks."""
-    work = _Work(call, seed)
-    q, k, v = work.query, work.key, work.value
-    do = _folded(grad, call).to(work.dtype)
-    sums = torch.promote_types(work.dtype, torch.float32)
-    dq = torch.zeros_like(q) if not work.covers_all else torch.empty_like(q)
-    dk, dv = torch.zeros(k.shape, dtype=sums), torch.zeros(v.shape, dtype=sums)
-    extra = _ExtraGradients(call, sums)
+    """Gradients of query, key, value, dense bias, distance bias and sinks.
+
+    Scores and the gradient of the weights are made in float32 or better: rounded to half
+    precision they would be the largest error of all. The other products take the quickest route.
+    """
+    low = products.route(call.query.dtype, call.query.device).compute
+    work = _Work(call, seed, torch.promote_types(low, torch.float32))
+    q, do = _grouped(call.query, call).to(low), _grouped(grad, call).to(low)
+    k = _per_kv_head(call.key).to(low)
+    # dS is linear in dO: scaled there, dQ and dK need no factor that would round them once more.
+    factor = call.scale if call.is_plain else 1.0
+    do_wide = do.to(work.dtype) * factor
+    dq = torch.empty_like(q) if work.covers_all else torch.zeros_like(q)
+    dk = torch.zeros(k.shape, dtype=work.dtype, device=k.device)
+    dv = torch.zeros(work.value.shape, dtype=work.dtype, device=k.device)
+    extra = _ExtraGradients(call, work.dtype)
     with products.fast_float32(work.route.onednn):
         for tile in work.tiles():
+            rows = (tile.heads, slice(None), tile.queries)
             p = work.weights(tile)
-            doe = do[tile.heads, :, tile.queries].reshape(p.shape[0], p.shape[1], -1)
             dp = work.buffer("grad", tuple(p.shape))
-            torch.bmm(doe, v[tile.heads, tile.keys].transpose(1, 2), out=dp)
-            if call.dropout_p:
-                kept = work.kept(tile, p)
-                _add_product(dv[tile.heads, tile.keys], (p * kept).transpose(1, 2), doe)
+            do_rows = _as_rows(do_wide[rows])
+            torch.bmm(do_rows, work.value[tile.heads, tile.keys].transpose(1, 2), out=dp)
+            kept = work.kept(tile, p) if call.dropout_p else None
+            dropped = p if kept is None else p * kept
+            _add_product(dv[tile.heads, tile.keys], work.lowered(dropped, low), _as_rows(do[rows]))
+            if kept is not None:
                 dp.mul_(kept)
-            else:
-                _add_product(dv[tile.heads, tile.keys], p.transpose(1, 2), doe)
             if call.sinks is not None:
                 extra.add_sinks(tile, p, dp)
             # dS = P·(dP - sum(P·dP)), fused and in place
@@ -145,15 +153,18 @@ def backward(call: Call, grad: Tensor, seed: int = 0) -> tuple[Tensor | None, ..
                 extra.add_bias(tile, dp)
             if call.softcap is not None:
                 dp.mul_(work.cap_slope)
-            qe = q[tile.heads, :, tile.queries].reshape(p.shape[0], p.shape[1], -1)
-            _add_product(dk[tile.heads, tile.keys], dp.transpose(1, 2), qe)
-            out = work.buffer("out", (p.shape[0], p.shape[1], q.shape[-1]))
-            torch.bmm(dp, k[tile.heads, tile.keys], out=out)
-            dq[tile.heads, :, tile.queries] = out.view(-1, call.group_size, tile.rows, q.shape[-1])
+            ds = work.lowered(dp, low)
+            _add_product(dk[tile.heads, tile.keys], ds, _as_rows(q[rows]))
+            out = _buffer("out", (*ds.shape[:2], q.shape[-1]), low, q.device)
+            torch.bmm(ds, k[tile.heads, tile.keys], out=out)
+            dq[rows] = out.view(-1, call.group_size, tile.rows, q.shape[-1])
     dtype = call.query.dtype
+    if factor != call.scale:
+        dq.mul_(call.scale)
+        dk.mul_(call.scale)
     return (
-        dq.mul_(call.scale).to(dtype).view(call.query.shape),
-        dk.mul_(call.scale).to(dtype).view(call.key.shape),
+        dq.to(dtype).view(call.query.shape),
+        dk.to(dtype).view(call.key.shape),
         dv.to(dtype).view(call.value.shape),
         extra.dense,
         extra.distance,
@@ -192,13 +203,16 @@ class Tile(NamedTuple):
 class _Work:
     """A call with its tensors laid out for products, its plan and its buffers."""
 
-    def __init__(self, call: Call, seed: int) -> None:
-        self.call, self.seed = call, seed
+    def __init__(self, call: Call, seed: int, dtype: torch.dtype) -> None:
+        self.call, self.seed, self.dtype = call, seed, dtype
         self.route = products.route(call.query.dtype, call.query.device)
-        self.dtype = self.route.compute
-        self.query = _folded(call.query, call).to(self.dtype)  # (B·Hkv, G, Tq, Dk)
-        self.key = call.key.reshape(-1, call.kv_len, call.head_dim).to(self.dtype)
-        self.value = call.value.reshape(-1, call.kv_len, call.v_head_dim).to(self.dtype)
+        self.query = _grouped(call.query, call).to(dtype)  # (B·Hkv, G, Tq, Dk)
+        self.key = _per_kv_head(call.key).to(dtype)  # (B·Hkv, Tk, Dk)
+        self.value = _per_kv_head(call.value).to(dtype)
+        # In half precision a factor that is no power of two would round the queries once more.
+        self.alpha = call.scale
+        if dtype.itemsize > 2 or math.frexp(call.scale)[0] == 0.5:
+            self.query, self.alpha = self.query * call.scale, 1.0
         self.plan = make_plan(
             call.mask,
             batch=call.batch,
@@ -230,11 +244,13 @@ class _Work:
     def weights(self, tile: Tile) -> Tensor:
         """The weights of a tile, (heads, G·n, w), in a buffer."""
         call, block = self.call, tile.block
-        q = self.query[tile.heads, :, tile.queries]
-        q = q.reshape(q.shape[0], -1, q.shape[-1])
+        q = _as_rows(self.query[tile.heads, :, tile.queries])
         k = self.key[tile.heads, tile.keys]
         s = self.buffer("scores", (q.shape[0], q.shape[1], k.shape[1]))
-        torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=call.scale, out=s)
+        if self.alpha == 1.0:
+            torch.bmm(q, k.transpose(1, 2), out=s)
+        else:
+            torch.baddbmm(s, q, k.transpose(1, 2), beta=0, alpha=self.alpha, out=s)
         if call.softcap is not None:
             s.div_(call.softcap).tanh_()
             self.cap_slope = torch.addcmul(torch.ones((), dtype=s.dtype), s, s, value=-1.0)
@@ -255,6 +271,12 @@ class _Work:
         if gate is not None:
             cells.mul_(gate)
         return s
+
+    def lowered(self, p: Tensor, dtype: torch.dtype) -> Tensor:
+        """The tile in another dtype, for a product with it."""
+        if dtype == p.dtype:
+            return p
+        return _buffer("lowered", tuple(p.shape), dtype, p.device).copy_(p)
 
     def per_head(self, cells: Tensor, tile: Tile) -> Tensor:
         """(1 or Hq, n, w) cells of a mask as (heads, G, n, w) or what broadcasts to it."""
@@ -352,9 +374,19 @@ def _differs_by_head(bias: Tensor | DistanceBias | None) -> bool:
     return isinstance(bias, Tensor) and bias.ndim > 2 and bias.shape[:-2].numel() > 1
 
 
-def _folded(x: Tensor, call: Call) -> Tensor:
-    """(B, Hq, Tq, D) → (B·Hkv, G, Tq, D)."""
-    return x.reshape(-1, call.group_size, x.shape[2], x.shape[3])
+def _grouped(x: Tensor, call: Call) -> Tensor:
+    """(B, Hq, Tq, D) → (B·Hkv, G, Tq, D): a view where the strides allow it."""
+    return x.reshape(-1, call.group_size, *x.shape[2:])
+
+
+def _per_kv_head(x: Tensor) -> Tensor:
+    """(B, Hkv, Tk, D) → (B·Hkv, Tk, D)."""
+    return x.reshape(-1, *x.shape[2:])
+
+
+def _as_rows(x: Tensor) -> Tensor:
+    """(heads, G, n, D) → (heads, G·n, D)."""
+    return x.reshape(x.shape[0], -1, x.shape[-1])
 
 
 def _rows_of(call: Call, bias: Tensor, tile: Tile) -> Tensor:
@@ -386,11 +418,11 @@ def _sum_to(cells: Tensor, shape: torch.Size) -> Tensor:
 
 
 def _add_product(target: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add a·b to a target, summed in the dtype of the target."""
+    """Add aᵀ·b to a target, summed in the dtype of the target."""
     if target.dtype == a.dtype:
-        target.baddbmm_(a, b)
+        target.baddbmm_(a.transpose(1, 2), b)
     else:
-        target += torch.bmm(a, b)
+        target += torch.bmm(a.transpose(1, 2), b)
 
 
 def _weights_buffer(call: Call) -> Tensor | None:
