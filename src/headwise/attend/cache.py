@@ -22,9 +22,11 @@ from torch import Tensor
 
 from headwise.attend.cache_checks import (
     INTEGERS,
-    check_new,
+    check_keep,
     check_sizes,
     dropped,
+    explain_misfit,
+    fits,
     overflow,
     wrong_indices,
     wrong_length,
@@ -264,12 +266,12 @@ class KVCache:
             >>> cache.next_positions(3, torch.tensor([[True] * 3, [False, True, True]])).tolist()
             [[0, 1, 2], [0, 0, 1]]
         """
-        steps = torch.arange(q_len, device=self.device)
         if keep is not None:
             return (self.lengths[:, None] + keep.cumsum(1) - 1).clamp(min=0)
-        if self._store.rows.are_equal:
-            return (steps + self._store.rows.longest)[None]
-        return self.lengths[:, None] + steps
+        rows = self._store.rows
+        if rows.are_equal and isinstance(rows.first, int):
+            return torch.arange(rows.longest, rows.longest + q_len, device=self.device)[None]
+        return self.lengths[:, None] + torch.arange(q_len, device=self.device)
 
     def append(self, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Cached:
         """Store new tokens and return what their queries attend to.
@@ -300,7 +302,10 @@ class KVCache:
             [[1, 1, 1, 1], [1, 1, 1, 0]]
         """
         store = self._store
-        check_new(store.key, store.value, k, v, keep)
+        if not fits(store.key, store.value, k, v):
+            explain_misfit(store.key, store.value, k, v)
+        if keep is not None:
+            check_keep(keep, k)
         new = k.shape[2]
         counted: Tally | None = None
         if keep is not None and k.numel():

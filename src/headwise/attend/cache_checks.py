@@ -59,12 +59,37 @@ def check_sizes(
         )
 
 
-def check_new(key: Tensor, value: Tensor, k: Any, v: Any, keep: Any) -> None:
-    """Refuse new tokens that do not fit the buffers.
+def fits(key: Tensor, value: Tensor, k: Any, v: Any) -> bool:
+    """Whether new tokens can be written: the quick answer; ``explain_misfit`` says why not.
 
     Args:
         key, value: the buffers, (B, Hkv, capacity, Dk) and (B, Hkv, capacity, Dv).
-        k, v, keep: what is appended.
+        k, v: what is appended.
+    """
+    try:
+        B, H, T, Dk = k.shape
+        Bv, Hv, Tv, Dv = v.shape
+    except (ValueError, AttributeError):
+        return False
+    Bc, Hc, _slots, Dkc = key.shape
+    return bool(
+        B == Bv == Bc
+        and H == Hv == Hc
+        and Tv == T
+        and Dk == Dkc
+        and Dv == value.shape[3]
+        and k.dtype == v.dtype == key.dtype
+        and k.device == v.device == key.device
+        and not ((k.requires_grad or v.requires_grad) and torch.is_grad_enabled())
+    )
+
+
+def explain_misfit(key: Tensor, value: Tensor, k: Any, v: Any) -> None:
+    """Raise the error for new tokens that do not fit the buffers.
+
+    Args:
+        key, value: the buffers, (B, Hkv, capacity, Dk) and (B, Hkv, capacity, Dv).
+        k, v: what is appended.
 
     Raises:
         ShapeError: with both numbers.
@@ -114,17 +139,20 @@ def check_new(key: Tensor, value: Tensor, k: Any, v: Any, keep: Any) -> None:
                 ),
                 fix=_("with torch.inference_mode(): …, or no cache while training"),
             )
-    if k.shape[2] != v.shape[2]:
-        raise ShapeError(
-            _("k has {k_len} tokens and v has {v_len}").format(k_len=k.shape[2], v_len=v.shape[2]),
-            where=f"k {tuple(k.shape)}, v {tuple(v.shape)}",
-            why=_("every key has one value"),
-        )
-    if keep is not None:
-        _check_keep(keep, k)
+    raise ShapeError(
+        _("k has {k_len} tokens and v has {v_len}").format(k_len=k.shape[2], v_len=v.shape[2]),
+        where=f"k {tuple(k.shape)}, v {tuple(v.shape)}",
+        why=_("every key has one value"),
+    )
 
 
-def _check_keep(keep: Any, k: Tensor) -> None:
+def check_keep(keep: Any, k: Tensor) -> None:
+    """Refuse a ``keep`` that does not say of each new token whether it is real.
+
+    Raises:
+        ShapeError: with both shapes.
+        UsageError: for dtype and device.
+    """
     wanted = (k.shape[0], k.shape[2])
     if not isinstance(keep, Tensor) or tuple(keep.shape) != wanted:
         got = tuple(keep.shape) if isinstance(keep, Tensor) else type(keep).__name__

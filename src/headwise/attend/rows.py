@@ -48,12 +48,14 @@ class Rows(NamedTuple):
 
     def plus(self, new: int) -> Rows:
         """Every row gets the same number of new tokens."""
-        return self._replace(
-            most=self.most + new,
-            least=self.least + new,
-            longest=self.longest + new,
-            shortest=self.shortest + new,
-            held=None if self.held is None else self.held + new,
+        return Rows(
+            self.batch,
+            self.most + new,
+            self.least + new,
+            self.longest + new,
+            self.shortest + new,
+            None if self.held is None else self.held + new,
+            self.first,
         )
 
     def rolled(self, left: int) -> Rows:
