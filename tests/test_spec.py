@@ -15,6 +15,8 @@ from headwise.spec import (
     Alibi,
     AttentionSpec,
     Learned,
+    LinearScaling,
+    Llama3Scaling,
     QkNorm,
     RelativeBias,
     Rope,
@@ -124,6 +126,15 @@ CONTRADICTIONS = {
         head_dim=5, positions=Rope(pairs="neighbours")
     ),
     "2 ALiBi slopes are given for num_heads=6": lambda: spec(positions=Alibi(slopes=(0.5, 0.25))),
+    "scaling is a dict": lambda: Rope(pairs="halves", scaling={"factor": 2.0}),
+    "factor=0 is not a positive number": lambda: LinearScaling(factor=0),
+    "factor=True is not a positive number": lambda: LinearScaling(factor=True),
+    "high_freq_factor=1 is not above low_freq_factor=1": lambda: Llama3Scaling(
+        factor=8, low_freq_factor=1, high_freq_factor=1, original_max_len=8192
+    ),
+    "original_max_len=0 is not a positive whole number": lambda: Llama3Scaling(
+        factor=8, low_freq_factor=1, high_freq_factor=4, original_max_len=0
+    ),
     "max_len=0 is not a positive whole number": lambda: Learned(max_len=0),
     "num_buckets=0 is not a positive whole number": lambda: RelativeBias(num_buckets=0),
     "num_buckets=6 can't be divided by 4": lambda: RelativeBias(num_buckets=6),
@@ -209,6 +220,14 @@ def test_none_means_not_said():
     ("flags", "positions"),
     [
         ({"rope": "halves"}, Rope(pairs="halves")),
+        (
+            {"rope": "halves", "rope_scaling": LinearScaling(factor=2.0)},
+            Rope(pairs="halves", scaling=LinearScaling(factor=2.0)),
+        ),
+        (
+            {"rope": "halves", "rope_scaling": {"kind": "linear", "factor": 2.0}},
+            Rope(pairs="halves", scaling=LinearScaling(factor=2.0)),
+        ),
         ({"alibi": True}, Alibi()),
         ({"alibi": False}, None),
         ({"positions": "learned"}, Learned()),
@@ -231,8 +250,18 @@ def test_a_norm_may_be_given_as_a_value():
     [
         ({"num_head": 3}, "unknown word 'num_head' in a specification", "did you mean 'num_heads'"),
         ({"zzz": 3}, "unknown word 'zzz' in a specification", ""),
-        ({"rope_base": 9.0}, "rope_base or rotary_dim is given, but not which", "rope=halves"),
-        ({"rotary_dim": 4}, "rope_base or rotary_dim is given, but not which", "rope=neighbours"),
+        ({"rope_base": 9.0}, "rope_base, rotary_dim or rope_scaling is given", "rope=halves"),
+        ({"rotary_dim": 4}, "rope_base, rotary_dim or rope_scaling is given", "rope=neighbours"),
+        (
+            {"rope_scaling": LinearScaling(factor=2.0)},
+            "rope_base, rotary_dim or rope_scaling is given",
+            "rope=halves",
+        ),
+        (
+            {"rope": "halves", "rope_scaling": {"kind": "stretched"}},
+            "unknown kind of rotary scaling 'stretched'",
+            "linear, llama3",
+        ),
         ({"rope": "halves", "alibi": True}, "two kinds of positions at once: rope + alibi", "one"),
         (
             {"alibi": True, "positions": "learned"},
@@ -275,6 +304,17 @@ kinds_of_positions = st.one_of(
         pairs=st.sampled_from(["halves", "neighbours"]),
         base=bases,
         rotary_dim=st.sampled_from([None, 2, 4]),
+        scaling=st.one_of(
+            maybe(),
+            st.builds(LinearScaling, factor=st.floats(0.5, 64.0)),
+            st.builds(
+                Llama3Scaling,
+                factor=st.floats(1.0, 64.0),
+                low_freq_factor=st.floats(0.5, 2.0),
+                high_freq_factor=st.floats(3.0, 8.0),
+                original_max_len=st.integers(1, 10**5),
+            ),
+        ),
     ),
     st.just(Alibi()),
     st.lists(st.floats(-1, 1), min_size=6, max_size=6).map(lambda s: Alibi(slopes=tuple(s))),
@@ -437,8 +477,48 @@ def test_the_base_may_stand_in_rope_parameters():
 
 @pytest.mark.parametrize("key", ["rope_type", "type"])
 def test_a_rotary_scaling_is_refused_by_name(key):
-    with pytest.raises(SpecError, match="rotary scaling 'linear' is not covered yet"):
-        read(LLAMA, rope_scaling={key: "linear", "factor": 2.0})
+    with pytest.raises(SpecError, match="rotary scaling 'yarn' is not covered yet") as caught:
+        read(LLAMA, rope_scaling={key: "yarn", "factor": 2.0})
+    assert caught.value.fix == "a configuration with rope_type default, linear, llama3"
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_a_linear_scaling(place, key):
+    found = read(LLAMA, **{place: {key: "linear", "factor": 2.0}})
+    assert found.rope == Rope(pairs="halves", base=500000.0, scaling=LinearScaling(factor=2.0))
+
+
+@pytest.mark.parametrize("place", ["rope_parameters", "rope_scaling"])
+def test_the_scaling_of_llama_3(place):
+    wanted = Llama3Scaling(
+        factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=8192
+    )
+    assert read(LLAMA, **{place: LLAMA3}).rope.scaling == wanted
+    assert read(LLAMA, **{place: LLAMA3 | {"rope_theta": 7.0}}).rope.base == 7.0
+    # Older files state the original length beside the scaling, or not at all.
+    older = {name: value for name, value in LLAMA3.items() if not name.startswith("original")}
+    found = read(LLAMA, **{place: older}, max_position_embeddings=8192)
+    assert found.rope.scaling == wanted
+
+
+def test_a_scaling_with_numbers_missing_is_refused():
+    half = {"rope_type": "llama3", "factor": 8.0}
+    with pytest.raises(SpecError) as caught:
+        read(LLAMA, rope_parameters=half)
+    assert caught.value.what == (
+        "rotary scaling 'llama3' is given without low_freq_factor, high_freq_factor, "
+        "original_max_position_embeddings"
+    )
 
 
 def test_mistral_counts_keys_and_the_spec_counts_distances():

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headwise.errors import SpecError
 from headwise.texts import translate as _
+
+if TYPE_CHECKING:
+    from headwise.spec import RopeScaling
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ def spec_fields(config: Any, *, layer: int = 0) -> dict[str, Any]:
         fields["positions"] = Rope(
             pairs=family.positions.removeprefix("rope-"),  # type: ignore[arg-type]
             base=_rope_base(get),
+            scaling=_rope_scaling(get),
         )
     if kind == "qwen3":
         fields["qk_norm"] = QkNorm(eps=get("rms_norm_eps", default=1e-6))
@@ -147,13 +151,48 @@ def _rotates(kind: str, get: Callable[..., Any], layer: int) -> bool:
     return bool(rotating[layer])
 
 
+def _rope_parameters(get: Callable[..., Any]) -> Mapping[str, Any]:
+    return get("rope_parameters", "rope_scaling", default={}) or {}
+
+
 def _rope_base(get: Callable[..., Any]) -> float:
-    parameters = get("rope_parameters", "rope_scaling", default={}) or {}
-    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    if rope_type != "default":
+    return float(_rope_parameters(get).get("rope_theta", get("rope_theta", default=10000.0)))
+
+
+def _rope_scaling(get: Callable[..., Any]) -> RopeScaling | None:
+    """How the angles are scaled, from ``rope_parameters`` or, in older files, ``rope_scaling``."""
+    from headwise.spec import LinearScaling, Llama3Scaling
+
+    parameters = _rope_parameters(get)
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    if kind == "default":
+        return None
+    needed = {
+        "linear": ("factor",),
+        "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    }
+    if kind not in needed:
         raise SpecError(
-            _("rotary scaling {rope_type!r} is not covered yet").format(rope_type=rope_type),
+            _("rotary scaling {rope_type!r} is not covered yet").format(rope_type=kind),
             where="rope_parameters",
-            fix=_("use a configuration with rope_type 'default'"),
+            fix=_("a configuration with rope_type {known}").format(
+                known=", ".join(("default", *needed))
+            ),
         )
-    return float(parameters.get("rope_theta", get("rope_theta", default=10000.0)))
+    values: dict[str, Any] = {name: parameters.get(name) for name in needed[kind]}
+    if kind == "llama3":
+        length = parameters.get("original_max_position_embeddings")
+        other = get("original_max_position_embeddings", "max_position_embeddings")
+        values["original_max_position_embeddings"] = other if length is None else length
+    missing = [name for name, value in values.items() if value is None]
+    if missing:
+        raise SpecError(
+            _("rotary scaling {rope_type!r} is given without {names}").format(
+                rope_type=kind, names=", ".join(missing)
+            ),
+            where="rope_parameters",
+        )
+    if kind == "linear":
+        return LinearScaling(factor=values["factor"])
+    original = int(values.pop("original_max_position_embeddings"))
+    return Llama3Scaling(**values, original_max_len=original)

@@ -20,6 +20,64 @@ Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, kw_only=True)
+class LinearScaling:
+    """Every angle divided by one factor: positions lie closer together.
+
+    Args:
+        factor: how many times longer a sequence may be than in training.
+
+    Source: Chen et al. 2023 (arXiv 2306.15595), equation 4; transformers' ``rope_type="linear"``.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _positive_number("factor", self.factor, owner="LinearScaling")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3Scaling:
+    """Slow turns divided by a factor, fast turns left alone, and those between blended.
+
+    A pair that turns round at least ``high_freq_factor`` times within the original length keeps
+    its angle; one that does so at most ``low_freq_factor`` times is slowed down by ``factor``.
+
+    Args:
+        factor: how much the slow pairs are slowed down.
+        low_freq_factor: turns within the original length up to which a pair is slow.
+        high_freq_factor: turns from which on it is fast.
+        original_max_len: length of the sequences before the extension.
+
+    Source: ``apply_scaling`` in Meta's code of Llama 3.1; transformers' ``rope_type="llama3"``.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_len: int
+
+    def __post_init__(self) -> None:
+        for name in ("factor", "low_freq_factor", "high_freq_factor"):
+            _positive_number(name, getattr(self, name), owner="Llama3Scaling")
+        _positive("original_max_len", self.original_max_len, owner="Llama3Scaling")
+        if self.high_freq_factor <= self.low_freq_factor:
+            raise SpecError(
+                _("high_freq_factor={high} is not above low_freq_factor={low}").format(
+                    high=self.high_freq_factor, low=self.low_freq_factor
+                ),
+                where=f"Llama3Scaling(low_freq_factor={self.low_freq_factor}, "
+                f"high_freq_factor={self.high_freq_factor})",
+                why=_("pairs between the two are blended"),
+                fix=_("1 and 4 are the values of Llama 3.1"),
+            )
+
+
+RopeScaling = LinearScaling | Llama3Scaling
+
+_SCALING_KINDS: dict[str, type[Any]] = {"linear": LinearScaling, "llama3": Llama3Scaling}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Rope:
     """Rotary positions: channel pairs of q and k are turned by an angle proportional to position.
 
@@ -28,6 +86,7 @@ class Rope:
             2i + 1. There is no default: both are in use and neither is visible in shapes.
         base: frequency base; pair i turns by ``position * base ** (-2 i / rotary_dim)``.
         rotary_dim: how many leading channels are turned; None = all.
+        scaling: how the angles are changed for longer sequences; None = not at all.
 
     Source: Su et al. 2021 (arXiv 2104.09864), section 3.4.2.
     """
@@ -35,6 +94,7 @@ class Rope:
     pairs: Pairs
     base: float = 10000.0
     rotary_dim: int | None = None
+    scaling: RopeScaling | None = None
 
     def __post_init__(self) -> None:
         if self.pairs not in ("halves", "neighbours"):
@@ -49,6 +109,12 @@ class Rope:
                 _("rotary_dim={dim} can't be split into pairs").format(dim=self.rotary_dim),
                 where=f"Rope(rotary_dim={self.rotary_dim})",
                 why=_("two channels are turned together, so their number is even and positive"),
+            )
+        if self.scaling is not None and not isinstance(self.scaling, LinearScaling | Llama3Scaling):
+            raise SpecError(
+                _("scaling is a {kind}").format(kind=type(self.scaling).__name__),
+                where="Rope(scaling=…)",
+                fix="LinearScaling(factor=…), Llama3Scaling(factor=…, …)",
             )
 
 
@@ -382,6 +448,11 @@ class AttentionSpec:
             data["positions"] = {"kind": kind, **dataclasses.asdict(self.positions)}
             if kind == "alibi" and data["positions"]["slopes"] is not None:
                 data["positions"]["slopes"] = list(data["positions"]["slopes"])
+            if self.rope is not None and self.rope.scaling is not None:
+                name = next(
+                    n for n, c in _SCALING_KINDS.items() if isinstance(self.rope.scaling, c)
+                )
+                data["positions"]["scaling"] = {"kind": name, **data["positions"]["scaling"]}
         data["window"] = None if self.window is None else list(self.window)
         return data
 
@@ -401,6 +472,8 @@ class AttentionSpec:
                     _("unknown kind of positions {kind!r}").format(kind=kind),
                     fix=", ".join(_POSITION_KINDS),
                 )
+            if kind == "rope" and isinstance(position.get("scaling"), Mapping):
+                position["scaling"] = _scaling(position["scaling"])
             values["positions"] = _from_fields(_POSITION_KINDS[kind], position)
         if values.get("qk_norm") is not None:
             values["qk_norm"] = _from_fields(QkNorm, values["qk_norm"])
@@ -411,8 +484,9 @@ class AttentionSpec:
         """A spec from the words of the command line and of ``HEADWISE = {…}``.
 
         Accepts ``d_model``, ``num_heads``, …, and the flat words ``causal``, ``rope``,
-        ``rotary_dim``, ``rope_base``, ``alibi``, ``positions="learned"|"sinusoidal"``,
-        ``qk_norm="before-rope"|"after-rope"``. None means "not said".
+        ``rotary_dim``, ``rope_base``, ``rope_scaling`` (a value, or its form in JSON), ``alibi``,
+        ``positions="learned"|"sinusoidal"``, ``qk_norm="before-rope"|"after-rope"``. None means
+        "not said".
 
         Raises:
             SpecError: for an unknown word or a contradiction.
@@ -427,17 +501,19 @@ class AttentionSpec:
             values["is_causal"] = bool(given.pop("causal"))
         kinds: dict[str, Positions] = {}
         base, rotary_dim = given.pop("rope_base", None), given.pop("rotary_dim", None)
+        scaling = given.pop("rope_scaling", None)
         pairs = given.pop("rope", None)
         if pairs:
             kinds["rope"] = Rope(
                 pairs=pairs,
                 base=10000.0 if base is None else float(base),
                 rotary_dim=rotary_dim,
+                scaling=_scaling(scaling) if isinstance(scaling, Mapping) else scaling,
             )
-        elif base is not None or rotary_dim is not None:
+        elif base is not None or rotary_dim is not None or scaling is not None:
             raise SpecError(
-                _("rope_base or rotary_dim is given, but not which channels form a pair"),
-                where=f"rope_base={base}, rotary_dim={rotary_dim}",
+                _("rope_base, rotary_dim or rope_scaling is given, but not the pairs of channels"),
+                where=f"rope_base={base}, rotary_dim={rotary_dim}, rope_scaling={scaling}",
                 fix=_("say rope=halves or rope=neighbours"),
             )
         alibi = given.pop("alibi", None)
@@ -531,6 +607,18 @@ def _from_fields(kind: type[Made], values: Mapping[str, Any]) -> Made:
     return kind(**values)
 
 
+def _scaling(data: Mapping[str, Any]) -> RopeScaling:
+    values = dict(data)
+    kind = values.pop("kind", None)
+    if kind not in _SCALING_KINDS:
+        raise SpecError(
+            _("unknown kind of rotary scaling {kind!r}").format(kind=kind),
+            fix=", ".join(_SCALING_KINDS),
+        )
+    found: RopeScaling = _from_fields(_SCALING_KINDS[kind], values)
+    return found
+
+
 def _window(window: Any) -> tuple[int | None, int | None]:
     good = isinstance(window, list | tuple) and len(window) == 2
     for side in window if good else ():
@@ -567,5 +655,14 @@ def _positive(name: str, value: Any, *, owner: str = "AttentionSpec") -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise SpecError(
             _("{name}={value!r} is not a positive whole number").format(name=name, value=value),
+            where=f"{owner}({name}={value!r})",
+        )
+
+
+def _positive_number(name: str, value: Any, *, owner: str) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise SpecError(
+            _("{name}={value!r} is not a positive number").format(name=name, value=value),
             where=f"{owner}({name}={value!r})",
         )

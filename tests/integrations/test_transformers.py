@@ -476,8 +476,8 @@ def test_a_type_that_is_not_described_is_not_guessed() -> None:
 def test_a_model_that_can_not_be_built_or_run_says_why() -> None:
     with pytest.raises(TargetError, match="no softmax attention layer was called"):
         load("gpt2", init={"num_hidden_layers": 0})
-    scaling = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
-    with pytest.raises(SpecError, match="rotary scaling 'linear' is not covered"):
+    scaling = {"rope_type": "yarn", "factor": 2.0, "rope_theta": 10000.0}
+    with pytest.raises(SpecError, match="rotary scaling 'yarn' is not covered"):
         load("llama", init={"rope_parameters": scaling})
 
 

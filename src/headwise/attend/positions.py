@@ -5,6 +5,7 @@ Everything stays on the device: no number is read back, so nothing here breaks a
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from headwise.attend.parts import MaskParts
 from headwise.attend.tables import table
-from headwise.spec import Pairs, Rope, Sinusoidal
+from headwise.spec import LinearScaling, Pairs, Rope, Sinusoidal
 
 
 class Row(NamedTuple):
@@ -119,16 +120,32 @@ def frequencies(rope: Rope, rotary_dim: int) -> list[float]:
     """Radians per position of each channel pair.
 
     Args:
-        rope: base.
+        rope: base and scaling.
         rotary_dim: number of channels that are turned.
 
-    Source: Su et al. 2021 (arXiv 2104.09864), section 3.4.2.
+    Source: Su et al. 2021 (arXiv 2104.09864), section 3.4.2; for the scalings see their classes.
 
     Example:
         >>> frequencies(Rope(pairs="halves", base=100.0), 4)
         [1.0, 0.1]
     """
-    return [rope.base ** (-2.0 * pair / rotary_dim) for pair in range(rotary_dim // 2)]
+    found = [rope.base ** (-2.0 * pair / rotary_dim) for pair in range(rotary_dim // 2)]
+    how = rope.scaling
+    if how is None:
+        return found
+    if isinstance(how, LinearScaling):
+        return [turn / how.factor for turn in found]
+    # Turns within the original length: 0 = as slow as can be, 1 = fast.
+    speeds = [
+        (how.original_max_len * turn / (2.0 * math.pi) - how.low_freq_factor)
+        / (how.high_freq_factor - how.low_freq_factor)
+        for turn in found
+    ]
+    shares = [min(max(speed, 0.0), 1.0) for speed in speeds]
+    return [
+        turn * (share + (1.0 - share) / how.factor)
+        for turn, share in zip(found, shares, strict=True)
+    ]
 
 
 def rotary_rows(

@@ -281,10 +281,13 @@ def angles_of(s: Setting) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
     """(cos, sin) for the queries and for the keys: handed over, or from the formula."""
     if s.inputs.angles is not None:
         return s.inputs.angles, s.inputs.angles
-    assert s.spec.rope is not None
+    rope = s.spec.rope
+    assert rope is not None
     found = []
     for positions in (s.q_positions, s.k_positions):
-        angle = rotary_angles(positions, rotary_dim=s.spec.rotary_dim, base=s.spec.rope.base)
+        angle = rotary_angles(
+            positions, rotary_dim=s.spec.rotary_dim, base=rope.base, scaling=rope.scaling
+        )
         found.append((angle.cos(), angle.sin()))
     return found[0], found[1]
 

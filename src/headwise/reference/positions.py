@@ -7,16 +7,19 @@ import math
 import torch
 from torch import Tensor
 
-from headwise.spec import Alibi, Pairs, RelativeBias
+from headwise.spec import Alibi, LinearScaling, Pairs, RelativeBias, RopeScaling
 
 
-def rotary_angles(positions: Tensor, *, rotary_dim: int, base: float) -> Tensor:
-    """Angle of each channel pair, ``position · base^(-2i/rotary_dim)``.
+def rotary_angles(
+    positions: Tensor, *, rotary_dim: int, base: float, scaling: RopeScaling | None = None
+) -> Tensor:
+    """Angle of each channel pair, ``position · base^(-2i/rotary_dim)``, scaled.
 
     Args:
         positions: (B, T) whole numbers.
         rotary_dim: number of channels that are turned.
         base: frequency base.
+        scaling: how the frequencies are changed for longer sequences.
 
     Returns:
         (B, T, rotary_dim/2), float64, in radians.
@@ -24,7 +27,47 @@ def rotary_angles(positions: Tensor, *, rotary_dim: int, base: float) -> Tensor:
     Source: Su et al. 2021 (arXiv 2104.09864), equation 15.
     """
     pair = torch.arange(rotary_dim // 2, dtype=torch.float64)
-    return positions[..., None].double() * base ** (-2.0 * pair / rotary_dim)
+    frequency = base ** (-2.0 * pair / rotary_dim)
+    return positions[..., None].double() * scaled(frequency, scaling)
+
+
+def scaled(frequency: Tensor, scaling: RopeScaling | None) -> Tensor:
+    """Frequencies for longer sequences than a model was trained on.
+
+    Args:
+        frequency: (n,) radians per position, float64.
+        scaling: None leaves them alone.
+
+    Source: linear: Chen et al. 2023 (arXiv 2306.15595), equation 4. llama3: ``apply_scaling`` in
+        Meta's code of Llama 3.1, where a wavelength is the number of positions per turn.
+
+    Example:
+        Wavelengths of 4, 40 and 400 positions: fast, between, slow. Between, 64 positions hold
+        1.6 turns: a blend of 0.2 of the frequency and 0.8 of its half.
+
+        >>> from headwise.spec import Llama3Scaling
+        >>> wavelength = torch.tensor([4.0, 40.0, 400.0], dtype=torch.float64)
+        >>> how = Llama3Scaling(
+        ...     factor=2.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_len=64
+        ... )
+        >>> turns = scaled(2 * math.pi / wavelength, how) / (2 * math.pi)
+        >>> [round(share, 9) for share in (turns * wavelength).tolist()]
+        [1.0, 0.6, 0.5]
+    """
+    if scaling is None:
+        return frequency
+    if isinstance(scaling, LinearScaling):
+        return frequency / scaling.factor
+    low, high, length = (
+        scaling.low_freq_factor,
+        scaling.high_freq_factor,
+        scaling.original_max_len,
+    )
+    wavelength = 2.0 * math.pi / frequency
+    share = (length / wavelength - low) / (high - low)
+    blend = (1.0 - share) * frequency / scaling.factor + share * frequency
+    slow = torch.where(wavelength > length / low, frequency / scaling.factor, blend)
+    return torch.where(wavelength < length / high, frequency, slow)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, *, pairs: Pairs) -> Tensor:
