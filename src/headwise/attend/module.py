@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from headwise.attend import layer_checks as check
+from headwise.attend import torch_mha
 from headwise.attend.backends import eager
 from headwise.attend.biases import alibi, relative
 from headwise.attend.cache import KVCache
@@ -120,6 +121,44 @@ class MultiHeadAttention(nn.Module):
         self.q_norm = None if norm is None else head_norm(norm, spec.head_dim, **where)
         self.k_norm = None if norm is None else head_norm(norm, spec.head_dim, **where)
         self._reset_tables()
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention) -> MultiHeadAttention:
+        """The same layer as ``nn.MultiheadAttention``, with copies of its parameters.
+
+        Inputs are (B, T, Dm) whatever its ``batch_first`` says, and masks are ``Mask`` values: its
+        own mean *ignore* where they are True, see ``from_convention``.
+
+        Raises:
+            UsageError: for another module, ``add_bias_kv`` and ``add_zero_attn``.
+
+        Example:
+            >>> other = nn.MultiheadAttention(8, 2, batch_first=True)
+            >>> layer = MultiHeadAttention.from_torch(other)
+            >>> x = torch.randn(1, 3, 8)
+            >>> torch.allclose(layer(x), other(x, x, x)[0], atol=1e-6)
+            True
+        """
+        spec = torch_mha.spec_of(module)
+        weight = module.out_proj.weight
+        layer = cls(spec, device=weight.device, dtype=weight.dtype)
+        layer.load_state_dict(torch_mha.state_of(module))
+        for name, parameter in layer.named_parameters():
+            parameter.requires_grad_(torch_mha.needs_grad(module, name))
+        return layer.train(module.training)
+
+    def to_torch(self) -> nn.MultiheadAttention:
+        """The same layer as ``nn.MultiheadAttention(..., batch_first=True)``, parameters copied.
+
+        Raises:
+            UsageError: naming whatever of the spec it can't express.
+
+        Example:
+            >>> layer = MultiHeadAttention(AttentionSpec(d_model=8, num_heads=2, biases="qkvo"))
+            >>> layer.to_torch().in_proj_weight.shape
+            torch.Size([24, 8])
+        """
+        return torch_mha.to_torch(self)
 
     def reset_parameters(self) -> None:
         """Give every parameter its first value again, as after ``to_empty``."""
