@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from headwise.attend.backends import eager
-from headwise.attend.backends.dispatch import BACKENDS, Choice, choose
+from headwise.attend.backends.dispatch import BACKENDS, Choice, choose, pick
 from headwise.attend.backends.eager import Stages
 from headwise.attend.call import Call, DistanceBias, NeedWeights
 from headwise.attend.checks import check_mask, check_options, explain_misfit, fit
@@ -81,8 +81,8 @@ def attention(
 
 
 def run(call: Call, backend: str | None = None) -> tuple[Tensor, Tensor | None]:
-    """Compute a call by the backend that ``choose`` names."""
-    return BACKENDS[choose(call, backend).backend].run(call)
+    """Compute a call by the backend that ``pick`` names."""
+    return BACKENDS[pick(call, backend).backend].run(call)
 
 
 def stages(

@@ -136,22 +136,34 @@ def take_apart(
     """
     if mask is None:
         return _NOTHING
-    sizes = Sizes(q_len, kv_len, batch, num_heads, where)
-    found = _NOTHING
+    found: MaskParts | None = None
     for rule in mask.parts if isinstance(mask, And) else (mask,):
-        found = conjunction(found, _parts_of(rule, sizes, device))
-    return found
+        own = _distances(rule, kv_len - q_len)
+        if own is None:
+            own = _parts_of(rule, Sizes(q_len, kv_len, batch, num_heads, where), device)
+        found = own if found is None else conjunction(found, own)
+    return _NOTHING if found is None else found
+
+
+def _distances(rule: Mask, last: int) -> MaskParts | None:
+    """The bounds of a rule about distances; None for any other rule.
+
+    Args:
+        rule: a single rule.
+        last: Tk - Tq, how far the queries are shifted if they sit at the end.
+    """
+    if isinstance(rule, Causal):
+        return MaskParts(None, last if rule.alignment == "end" else 0)
+    if isinstance(rule, Window):
+        first = last if rule.alignment == "end" else 0
+        return MaskParts(
+            None if rule.left is None else first - rule.left,
+            None if rule.right is None else first + rule.right,
+        )
+    return None
 
 
 def _parts_of(rule: Mask, sizes: Sizes, device: torch.device) -> MaskParts:
-    if isinstance(rule, Causal | Window):
-        first = sizes.kv_len - sizes.q_len if rule.alignment == "end" else 0
-        if isinstance(rule, Causal):
-            return MaskParts(highest=first)
-        return MaskParts(
-            lowest=None if rule.left is None else first - rule.left,
-            highest=None if rule.right is None else first + rule.right,
-        )
     table, _blame = rule.resolve(sizes, device)  # also checks the sizes
     if isinstance(rule, Padding):
         return MaskParts(keep=table[:, 0, 0])

@@ -13,6 +13,7 @@ times slower than float32; there the products are made in float32.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import statistics
 import threading
@@ -20,9 +21,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.numerics import eps
@@ -61,6 +63,64 @@ def route(dtype: torch.dtype, device: torch.device) -> Route:
     return _float32() if dtype == torch.float32 else _half(dtype)
 
 
+LinearRoute = Literal["plain", "onednn", "pointwise"]
+
+
+@lru_cache(maxsize=2)
+def linear_route(*, few_rows: bool) -> tuple[LinearRoute, str]:
+    """How float32 projections are made on this machine's CPU, and why; measured at first use.
+
+    ``plain`` is ``F.linear``; ``onednn`` the same inside ``fast_float32``; ``pointwise`` oneDNN's
+    own operator, which torch does not document: it is used only if it is there, faster, and right.
+
+    Args:
+        few_rows: one row, as in decoding, where memory decides, instead of many.
+    """
+    if is_plain() or not torch.backends.mkldnn.is_available():
+        return "plain", _("torch's own")
+    generator = torch.Generator().manual_seed(0)
+    rows, width = (1, 1024) if few_rows else (256, 512)
+    x = torch.randn(rows, width, generator=generator)
+    w = torch.randn(width, width, generator=generator)
+    b = torch.randn(width, generator=generator)
+    exact = x.double() @ w.double().t() + b.double()
+    bound = (
+        (width + 1)
+        * eps(torch.float32)
+        * (x.double().abs() @ w.double().abs().t() + b.double().abs())
+    )
+
+    def plain() -> Tensor:
+        return F.linear(x, w, b)
+
+    best: tuple[LinearRoute, float, float, float] = ("plain", 1.0, math.nan, math.nan)
+    others: tuple[tuple[LinearRoute, Callable[[], Tensor]], ...] = (
+        ("onednn", _on_onednn(plain)),
+        ("pointwise", lambda: pointwise(x, w, b)),
+    )
+    with torch.no_grad():
+        for name, other in others:
+            try:
+                is_exact = bool(((other().double() - exact).abs() <= bound).all())
+                here, there, ratio = _compare(plain, other)
+            except (RuntimeError, AttributeError, TypeError):
+                continue
+            if is_exact and ratio > max(FASTER, best[1]):
+                best = (name, ratio, here, there)
+    if best[0] == "plain":
+        return "plain", _("measured here: no other route is faster by {by} and as exact").format(
+            by=f"{FASTER - 1:.0%}"
+        )
+    reason = _("measured here: {plain:.2f} ms as it is, {other:.2f} ms through oneDNN{remark}")
+    return best[0], reason.format(plain=best[2], other=best[3], remark="")
+
+
+def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """oneDNN's linear operator, x·Wᵀ + b."""
+    made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # noqa: SLF001
+    return made
+
+
 def is_plain() -> bool:
     """Whether the user has asked for torch's defaults."""
     return os.environ.get("HEADWISE_PRODUCTS", "") == "plain"
@@ -84,6 +144,16 @@ def fast_float32(wanted: bool) -> Iterator[None]:
             _state.depth -= 1
             if _state.depth == 0:
                 _setting.fp32_precision = _state.before
+
+
+_transforms: Any = getattr(torch._C, "_are_functorch_transforms_active", None)  # noqa: SLF001
+
+
+def is_recorded() -> bool:
+    """Whether torch.func transforms what runs, or torch.jit records it."""
+    if _transforms is not None and _transforms():
+        return True
+    return torch._C._get_tracing_state() is not None  # noqa: SLF001
 
 
 class _State:

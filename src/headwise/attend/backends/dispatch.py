@@ -1,18 +1,23 @@
 """Which backend computes a call, and why. The choice is never silent: ``explain_backend``.
 
-Adding a backend = one module with ``name``, ``refuses(call)`` and ``run(call)``, and one line in
-``BACKENDS``.
+Adding a backend = one module with ``name``, ``refuses(call)`` and ``run(call)``, one line in
+``BACKENDS``, and its place among the rules of ``pick``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+import torch
+
+from headwise.attend import products
 from headwise.attend.backends import eager, sdpa, tiled
-from headwise.attend.call import Call, Result
+from headwise.attend.backends.measured import Verdict, tiles_against_sdpa
+from headwise.attend.call import Call, DistanceBias, Result
 from headwise.errors import UsageError
 from headwise.registry import Registry
+from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
 
@@ -37,6 +42,23 @@ BACKENDS: Registry[Backend] = Registry("backend")
 for _module in (eager, sdpa, tiled):
     BACKENDS.add(_module.name, _module)
 
+SMALL = 64 * 64
+"""Scores per head up to which a call is too small for anything but its overhead to matter."""
+
+
+class Pick(NamedTuple):
+    """A choice in short form: nothing is put into words before somebody asks.
+
+    Args:
+        backend: its name.
+        reason: a text, not yet translated.
+        verdict: what was measured, if that decided.
+    """
+
+    backend: str
+    reason: str
+    verdict: Verdict | None = None
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -58,23 +80,92 @@ class Choice:
         return "\n".join(lines)
 
 
-def choose(call: Call, backend: str | None = None) -> Choice:
-    """The backend for a call.
+def pick(call: Call, backend: str | None = None) -> Pick:
+    """The backend for a call, by the first rule that applies.
 
     Raises:
         UsageError: if the one that was asked for is unknown or can't compute the call.
     """
     if backend is not None:
-        refused = BACKENDS[backend].refuses(call)
-        if refused:
-            raise UsageError(
-                _("backend {name!r} can't compute this call").format(name=backend),
-                where=f"attention(backend={backend!r})",
-                why=refused,
-                fix=_("leave the backend out, and explain_backend(...) says which one is taken"),
-            )
-        return Choice(backend, _("it was asked for"))
-    refused = sdpa.refuses(call)
-    if not refused:
-        return Choice("sdpa", _("it can express this call"))
-    return Choice("eager", _("it computes everything"), {"sdpa": refused})
+        _check_asked(call, backend)
+        return Pick(backend, N_("it was asked for"))
+    fused_can = not sdpa.refuses(call)
+    if is_traced(call):
+        if fused_can:
+            return Pick("sdpa", N_("the call is traced: a graph gets one operation"))
+        return Pick("eager", N_("the call is traced: a graph gets plain operations"))
+    if call.query.device.type != "cpu":
+        if fused_can:
+            return Pick("sdpa", N_("torch's fused kernels are made for this device"))
+        return Pick("eager", N_("plain operations run on every device"))
+    if call.need_weights is not False and call.needs_grad:
+        return Pick("eager", N_("gradients have to pass through the returned weights"))
+    if call.q_len * call.kv_len <= SMALL or call.batch == 0:
+        if fused_can:
+            return Pick("sdpa", N_("the call is small: the least overhead wins"))
+        return Pick("eager", N_("the call is small: plain operations have the least overhead"))
+    if not fused_can:
+        return Pick("tiled", N_("SDPA can't express the call, and tiles store no Tq × Tk tensor"))
+    return _by_speed(call)
+
+
+def _by_speed(call: Call) -> Pick:
+    """Between SDPA and tiles, where both can compute a call on the CPU."""
+    if call.head_dim != call.v_head_dim:
+        return Pick("tiled", N_("SDPA stores the scores if Dk and Dv differ"))
+    if call.dropout_p:
+        return Pick("tiled", N_("SDPA stores the scores if there is dropout"))
+    if isinstance(call.bias, DistanceBias):
+        return Pick("tiled", N_("SDPA would need the bias as a Tq × Tk tensor"))
+    if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
+        return Pick("tiled", N_("SDPA stores the scores if the bias has a gradient"))
+    if call.q_len * call.group_size < call.kv_len and call.group_size > 1:
+        return Pick("tiled", N_("few queries: the heads of a group become rows of one product"))
+    if call.bias is None and not (call.mask.hides_nothing or sdpa.is_causal_from_the_start(call)):
+        return Pick("tiled", N_("SDPA computes what the mask hides, tiles skip it"))
+    verdict = tiles_against_sdpa(
+        call.query.dtype, training=call.needs_grad, threads=torch.get_num_threads()
+    )
+    if verdict.tiles_win:
+        return Pick("tiled", N_("tiles are quicker on this machine"), verdict)
+    return Pick("sdpa", N_("torch's fused kernel is quicker on this machine"), verdict)
+
+
+def choose(call: Call, backend: str | None = None) -> Choice:
+    """The backend for a call, in words.
+
+    Raises:
+        UsageError: as ``pick``.
+    """
+    found = pick(call, backend)
+    reason = _(found.reason)
+    if found.verdict is not None:
+        reason = f"{reason} ({found.verdict})"
+    others = {
+        name: other.refuses(call) or _("another rule came first")
+        for name, other in BACKENDS.items()
+        if name != found.backend
+    }
+    return Choice(found.backend, reason, others)
+
+
+def is_traced(call: Call) -> bool:
+    """Whether the call is recorded into a graph, vectorised by torch.func or has no numbers."""
+    if torch.compiler.is_compiling():
+        return True
+    query = call.query
+    return query.is_meta or type(query) not in _PLAIN_TENSORS or products.is_recorded()
+
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+def _check_asked(call: Call, backend: str) -> None:
+    refused = BACKENDS[backend].refuses(call)
+    if refused:
+        raise UsageError(
+            _("backend {name!r} can't compute this call").format(name=backend),
+            where=f"attention(backend={backend!r})",
+            why=refused,
+            fix=_("leave the backend out, and explain_backend(...) says which one is taken"),
+        )

@@ -1,0 +1,97 @@
+"""Which of two backends is quicker on this machine: measured at first use, once per process.
+
+How tiles and torch's fused kernel compare depends on the processor, its matrix library and the
+dtype: on one machine tiles are twice as fast, on another one a quarter slower.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from headwise.attend.backends import sdpa, tiled
+from headwise.attend.call import Call
+from headwise.attend.parts import MaskParts
+from headwise.texts import translate as _
+
+HEADS, LENGTH, HEAD_DIM = 4, 1024, 64
+"""The call that is timed: causal, one sample."""
+
+FASTER = 1.05
+"""Tiles are taken if they are faster by this factor."""
+
+
+class Verdict(NamedTuple):
+    """What was measured.
+
+    Args:
+        tiles: milliseconds in tiles.
+        fused: milliseconds of torch's fused kernel.
+        ratio: how many times faster tiles are; the median over rounds.
+        training: whether a backward pass is part of it.
+        dtype: of the tensors.
+    """
+
+    tiles: float
+    fused: float
+    ratio: float
+    training: bool
+    dtype: torch.dtype
+
+    @property
+    def tiles_win(self) -> bool:
+        """Whether tiles are the better choice here."""
+        return self.ratio >= FASTER
+
+    def __str__(self) -> str:
+        return _(
+            "measured here once, {what} of {heads} × {length} × {head_dim} in {dtype}: "
+            "{tiles:.1f} ms in tiles, {fused:.1f} ms in SDPA"
+        ).format(
+            what=_("causal training") if self.training else _("causal attention"),
+            heads=HEADS,
+            length=LENGTH,
+            head_dim=HEAD_DIM,
+            dtype=str(self.dtype).removeprefix("torch."),
+            tiles=self.tiles,
+            fused=self.fused,
+        )
+
+
+@lru_cache(maxsize=16)
+def tiles_against_sdpa(dtype: torch.dtype, *, training: bool, threads: int) -> Verdict:
+    """Time both on one call, in turn.
+
+    Args:
+        dtype: of the tensors.
+        training: with the backward pass.
+        threads: torch's number of threads; another number is another measurement.
+    """
+    del threads
+    generator = torch.Generator().manual_seed(0)
+
+    def tensor() -> Tensor:
+        made = torch.randn(1, HEADS, LENGTH, HEAD_DIM, generator=generator)
+        return made.to(dtype).requires_grad_(training)
+
+    q, k, v, grad = tensor(), tensor(), tensor(), tensor().detach()
+    call = Call(q, k, v, MaskParts(highest=0), HEAD_DIM**-0.5)
+
+    def timed(run: Callable[[Call], tuple[Tensor, Tensor | None]]) -> float:
+        start = time.perf_counter()
+        context = run(call)[0]
+        if training:
+            torch.autograd.grad(context, (q, k, v), grad)
+        return time.perf_counter() - start
+
+    with torch.set_grad_enabled(training), torch.inference_mode(mode=False):
+        rounds = [(timed(tiled.run), timed(sdpa.run)) for _round in range(6)][1:]
+    tiles, fused = (statistics.median(times) * 1e3 for times in zip(*rounds, strict=True))
+    ratio = statistics.median(b / a for a, b in rounds)
+    return Verdict(tiles, fused, ratio, training, dtype)
