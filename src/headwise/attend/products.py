@@ -116,7 +116,7 @@ def linear_route(*, few_rows: bool) -> tuple[LinearRoute, str]:
 
 
 def pointwise(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """oneDNN's linear operator, x·Wᵀ + b."""
+    """The linear operator of oneDNN, x·Wᵀ + b."""
     made: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")  # noqa: SLF001
     return made
 
