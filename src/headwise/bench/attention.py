@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,7 +97,7 @@ def missing_peers(plan: Plan) -> list[dict[str, str]]:
 
 @dataclass
 class Run:
-    """What was measured so far; ``to_json`` is the answer of ``headwise bench attention --json``."""
+    """What was measured so far; ``to_json`` is what ``--json`` prints."""
 
     plan: Plan
     missing: list[dict[str, str]]
@@ -206,7 +207,7 @@ def _others(
 ) -> Iterator[tuple[str, str, Callable[[Case], Prepared]]]:
     for backend in plan.backends:
         if not case.shape.module:
-            yield f"{ours.NAME} {backend}", "shown", lambda c, b=backend: ours.prepare(c, b)
+            yield f"{ours.NAME} {backend}", "shown", partial(ours.prepare, backend=backend)
     for peer in plan.peers:
         refused = peer.refuses(case.shape, case.dtype)
         missing = "" if refused else peer.missing()

@@ -6,6 +6,7 @@ the mark back, and computes once. Results count as extra memory, inputs do not.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -72,10 +73,8 @@ def _measure(request: dict[str, Any]) -> int:
         tiny = prepare(make_case(_tiny(shape), dtype, request["seed"]))
         tiny.call()
         ready = prepare(make_case(shape, dtype, request["seed"]))
-        try:
+        with contextlib.suppress(OSError):
             _RESET.write_text("5", encoding="ascii")  # the mark falls to what is in use now
-        except OSError:
-            pass
         before = _kilobytes("VmHWM")
         kept = ready.call()
         after = _kilobytes("VmHWM")

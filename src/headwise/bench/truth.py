@@ -180,13 +180,14 @@ def _module(case: Case) -> Truth:
         for name in ("q_proj", "k_proj", "v_proj")
     )
 
+    def one_context(*parts: Tensor) -> Tensor:
+        return _attend(parts[0], parts[1], parts[2], case.visible)[0]
+
     def head(h: int) -> Tensor:
         parts = (query[:, h : h + 1], key[:, h : h + 1], value[:, h : h + 1])
         if not shape.training:
-            return _attend(*parts, case.visible)[0]
-        found: Tensor = checkpoint(
-            lambda *given: _attend(*given, case.visible)[0], *parts, use_reentrant=False
-        )
+            return one_context(*parts)
+        found: Tensor = checkpoint(one_context, *parts, use_reentrant=False)
         return found
 
     merged = torch.cat([head(h) for h in range(shape.num_heads)], 1).transpose(1, 2).flatten(2)
@@ -202,4 +203,4 @@ def _relative(got: Tensor, right: Tensor) -> float:
 
 
 def _rms(tensor: Tensor) -> float:
-    return tensor.double().pow(2).mean().sqrt().item()
+    return float(tensor.double().pow(2).mean().sqrt().item())

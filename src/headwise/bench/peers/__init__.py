@@ -6,12 +6,12 @@ counts as one call of torch (``torch``), as another library (``library``), or is
 
 from __future__ import annotations
 
-from headwise.bench.peers import torch_calls
+from headwise.bench.peers import flex, layers, onnxruntime, openvino, torch_calls
 from headwise.bench.peers.base import Peer
 from headwise.registry import Registry
 
 PEERS: Registry[Peer] = Registry("peer")
-for _module in (torch_calls,):
+for _module in (torch_calls, flex, layers, onnxruntime, openvino):
     for _peer in _module.PEERS:
         PEERS.add(_peer.name, _peer)
 

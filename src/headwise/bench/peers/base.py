@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -61,7 +62,7 @@ class Peer:
         name: what ``--peers`` calls it.
         kind: whether it counts, and as what.
         refuses: shape and dtype -> why it can't, or "" if it can.
-        prepare: everything that is done once: converting, compiling, building a mask.
+        make: everything that is done once: converting, compiling, building a mask.
         modules: Python modules that must be importable.
         install: how to get what is missing.
         blocked: beside the modules, why it can't be used on this machine; "" if it can.
@@ -70,10 +71,16 @@ class Peer:
     name: str
     kind: Kind
     refuses: Callable[[Shape, torch.dtype], str]
-    prepare: Callable[[Case], Prepared]
+    make: Callable[[Case], Prepared]
     modules: tuple[str, ...] = ()
     install: str = INSTALL
     blocked: Callable[[], str] = lambda: ""
+
+    def prepare(self, case: Case) -> Prepared:
+        """The call to be timed. What libraries warn of is not our user's affair."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.make(case)
 
     def missing(self) -> str:
         """What keeps this peer from being used here; "" if nothing does."""
@@ -84,7 +91,7 @@ class Peer:
 def prepared(case: Case, function: Function) -> Prepared:
     """The timed call of a differentiable function: forward, or forward and backward."""
     if not case.shape.training:
-        return Prepared(lambda: function.run(*case.inputs), lambda raw: as_output(raw))
+        return Prepared(lambda: function.run(*case.inputs), as_output)
     wanted = (*case.inputs, *function.parameters)
 
     def both() -> tuple[Any, Sequence[Tensor]]:
