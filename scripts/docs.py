@@ -31,6 +31,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "Tq<Tk": "fewer queries than keys",
     "cross": "keys and values from another sequence",
     "docs": "several documents packed into one row",
+    "cache": "a sequence in steps, with a cache",
     "weights": "the weights are asked for",
     "big": "large scores",
     "half": "float16 or bfloat16",

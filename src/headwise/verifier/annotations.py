@@ -39,7 +39,8 @@ def _evaluated(annotation: Any, names: Mapping[str, Any]) -> Any:
     more: dict[str, Any] = {}
     for _attempt in range(4):  # one name more each time
         try:
-            return eval(annotation, dict(names), more)
+            value = eval(annotation, dict(names), more)  # noqa: S307 - as importing it would
+            return _evaluated(value, names) if isinstance(value, str) else value
         except NameError as error:
             home = _imports_for_checkers(names).get(str(error.name))
             if home is None:

@@ -289,7 +289,8 @@ def bind_layer(
     if first is not None:
         notes["layout"] = "(B, T, D)" if first else "(T, B, D): batch_first=False"
     offers = {"self"}
-    if cross or (plan.context is not None and cross is not False) or plan.key is not None:
+    stated = isinstance(spec, AttentionSpec)  # then both kinds of calls are specified
+    if cross or (plan.context is not None and stated) or plan.key is not None:
         offers.add("cross")
     required_context = plan.context is not None and (
         parameters[plan.context].default is inspect.Parameter.empty

@@ -103,15 +103,24 @@ def in_steps(
     """
 
     def run(obj: Any, inputs: Inputs, sizes: tuple[int, ...]) -> Tensor:
+        try:
+            return decoded(obj, inputs, sizes, all_so_far=True)
+        except Exception:
+            if inputs.keep is None:
+                raise
+            with contextlib.suppress(Exception):  # the mask of the new tokens alone, perhaps
+                return decoded(obj, inputs, sizes, all_so_far=False)
+            raise
+
+    def decoded(obj: Any, inputs: Inputs, sizes: tuple[int, ...], *, all_so_far: bool) -> Tensor:
         x = inputs.x
         assert x is not None
         state = None if plan.make is None or spec is None else plan.make(spec, x)
         start, outputs = 0, []
         for rows in sizes:
-            part = inputs.replace(
-                x=x[:, start : start + rows],
-                keep=None if inputs.keep is None else inputs.keep[:, : start + rows],
-            )
+            end, first = start + rows, 0 if all_so_far else start
+            keep = None if inputs.keep is None else inputs.keep[:, first:end]
+            part = inputs.replace(x=x[:, start:end], keep=keep)
             more: dict[str, Any] = {plan.argument: state}
             more.update(dict.fromkeys(plan.switches, True))
             if plan.start is not None:
@@ -123,7 +132,7 @@ def in_steps(
                 state = returned_state(result, output)
                 if state is None:
                     raise ValueError("no cache among what was returned")
-            start += rows
+            start = end
         return torch.cat(outputs, 1)
 
     return run
@@ -169,4 +178,3 @@ def takes_back(module: nn.Module, run: Callable[..., Tensor], width: int) -> boo
     with contextlib.suppress(Exception), torch.no_grad():
         return tuple(run(module, Inputs(x=x), (2, 1)).shape[:2]) == (2, 3)
     return False
-

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from headwise.errors import TargetError, UsageError, did_you_mean
-from headwise.spec import AttentionSpec
+from headwise.spec import AttentionSpec, Learned
 from headwise.texts import translate as _
 from headwise.verifier.annotations import annotations_of, classes_in
 from headwise.verifier.names import CAUSAL_FLAGS, DROPOUTS, SPEC_WORDS, word_of
@@ -71,10 +71,8 @@ def sizes_for(words: Mapping[str, Any]) -> dict[str, Any]:
     return sizes
 
 
-# ------------------------------------------------------------------ layers made from a specification
-def spec_parameter(
-    cls: type[nn.Module], parameters: Mapping[str, inspect.Parameter]
-) -> str | None:
+# ------------------------------------------------------------------ layers made from a spec
+def spec_parameter(cls: type[nn.Module], parameters: Mapping[str, inspect.Parameter]) -> str | None:
     """The constructor argument that takes an ``AttentionSpec``: by annotation, else by name."""
     found = annotations_of(cls.__init__)
     for name in parameters:
@@ -105,7 +103,10 @@ def spec_for(words: Mapping[str, Any], init: Mapping[str, Any]) -> AttentionSpec
     if "num_heads" not in given:
         given["num_heads"] = sizes["num_heads"]
         given.setdefault("num_kv_heads", sizes["num_kv_heads"])
-    return AttentionSpec.from_flags(**given)
+    spec = AttentionSpec.from_flags(**given)
+    if isinstance(spec.positions, Learned) and spec.positions.max_len is None:
+        spec = spec.replace(positions=Learned(max_len=2 * SMALL["max_len"]))
+    return spec
 
 
 def spec_words(spec: AttentionSpec) -> dict[str, Any]:
@@ -121,21 +122,33 @@ def spec_code(spec: AttentionSpec) -> str:
         >>> spec_code(AttentionSpec(d_model=24, num_heads=4, num_kv_heads=2, is_causal=True))
         'AttentionSpec(d_model=24, num_heads=4, num_kv_heads=2, is_causal=True)'
     """
-    sizes = {"d_model": spec.d_model, "num_heads": spec.num_heads}
-    given = {name: repr(value) for name, value in sizes.items()}
-    if spec.num_heads * spec.head_dim != spec.d_model:
-        sizes["head_dim"] = spec.head_dim
-    plain = AttentionSpec(**{"head_dim": spec.head_dim, "d_context": spec.d_context, **sizes})
+    given = {"d_model": repr(spec.d_model), "num_heads": repr(spec.num_heads)}
+    whole = spec.num_heads * spec.head_dim == spec.d_model
+    plain = AttentionSpec(
+        d_model=spec.d_model,
+        num_heads=spec.num_heads,
+        head_dim=spec.head_dim,
+        d_context=spec.d_context,
+    )
+    follow = {"head_dim": whole, "d_context": spec.d_context == spec.d_model}
     for spot in dataclasses.fields(spec):
         name, value = spot.name, getattr(spec, spot.name)
-        follows = value == getattr(plain, name)
-        if name in ("head_dim", "d_context"):
-            follows = name not in sizes and value == (
-                spec.d_model // spec.num_heads if name == "head_dim" else spec.d_model
-            )
+        follows = follow.get(name, value == getattr(plain, name))
         if name not in given and not follows:
-            given[name] = repr(value)
+            given[name] = _short(value)
     return f"AttentionSpec({', '.join(f'{name}={text}' for name, text in given.items())})"
+
+
+def _short(value: Any) -> str:
+    """An expression for a value; of a dataclass without the fields that have their default."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    given = [
+        f"{spot.name}={_short(getattr(value, spot.name))}"
+        for spot in dataclasses.fields(value)
+        if getattr(value, spot.name) != spot.default
+    ]
+    return f"{type(value).__name__}({', '.join(given)})"
 
 
 # ------------------------------------------------------------------ construction

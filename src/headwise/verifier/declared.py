@@ -56,9 +56,7 @@ def declared_subject(
     check_words(declared, label)
     merged = {**declared, **words}
     is_function = merged.get("kind") == "function"
-    run, cross, documents, steps = (
-        adapters.get(n) for n in ("run", "cross", "documents", "steps")
-    )
+    run, cross, documents, steps = (adapters.get(n) for n in ("run", "cross", "documents", "steps"))
     takes = _keywords(run)
     offers = set()
     if run is not None:
@@ -95,8 +93,8 @@ def declared_subject(
             return run(obj, inputs.q, inputs.k, inputs.v, **extra)
         if options.steps:
             assert steps is not None
-            extra = {} if inputs.keep is None else {"keep": inputs.keep}
-            return steps(obj, inputs.x, list(options.steps), **extra)
+            padding = {} if inputs.keep is None else {"keep": inputs.keep}
+            return steps(obj, inputs.x, list(options.steps), **padding)
         if inputs.documents is not None:
             assert documents is not None
             return documents(obj, inputs.x, inputs.documents)

@@ -26,6 +26,7 @@ from headwise.verifier.names import SPEC_WORDS
 from headwise.verifier.session import Reading
 from headwise.verifier.subject import Subject
 
+
 def base_spec(subject: Subject) -> AttentionSpec:
     """The specification that the known words give.
 

@@ -26,6 +26,8 @@ from headwise.verifier.lift import Lift
 from headwise.verifier.names import role_of
 from headwise.verifier.subject import Options, PadStyle, Subject
 
+_MODULE_CALL = nn.Module._call_impl.__code__  # noqa: SLF001 - under it runs a module's forward
+
 CORRECT = Variant("")
 """The definition as it is."""
 
@@ -207,7 +209,8 @@ class Session:
         trace = error.__traceback__
         while trace is not None:
             code = trace.tb_frame.f_code
-            if code.co_filename in self.subject.own_files and code not in self.subject.adapters:
+            own = code.co_filename in self.subject.own_files and code not in self.subject.adapters
+            if own or code is _MODULE_CALL:
                 return True
             trace = trace.tb_next
         return False

@@ -17,6 +17,7 @@ from headwise.texts import translate as _
 from headwise.verifier.cases import Case, step_cases
 from headwise.verifier.diagnose import Theory
 from headwise.verifier.faults import FAULTS, Fault, Variant
+from headwise.verifier.faults.decoding import label_text, labelled
 from headwise.verifier.notes import Note, first_line
 from headwise.verifier.session import Reading, gap
 
@@ -121,18 +122,37 @@ def _raises(engine: Engine, cases: list[Case], reading: Reading) -> None:
         kind=type(error).__name__,
         message=first_line(error),
     )
-    engine.checks.append(
-        Check(name="steps", case=cases[0].name, passed=False, note=note.where)
-    )
+    engine.checks.append(Check(name="steps", case=cases[0].name, passed=False, note=note.where))
     engine.notes.append(note)
 
 
 # ------------------------------------------------------------------ which fault it is
-def candidates(theory: Theory) -> Iterator[tuple[Fault, Variant]]:
-    """Every fault that shows in steps, with the stages of the theory's convention."""
+def candidates(theory: Theory, *, padded: bool = False) -> Iterator[tuple[Fault, Variant]]:
+    """Every fault that shows in steps, with the stages of the theory's convention.
+
+    Args:
+        theory: under which the layer is right at once.
+        padded: those that move rotations, in a layer that counts slots and not real tokens.
+    """
     for fault in FAULTS.values():
         for variant in fault.in_steps(theory.reading.spec):
-            yield fault, dataclasses.replace(variant, replace=theory.variant.replace)
+            how = variant.decoding
+            assert how is not None
+            if padded:
+                if theory.reading.spec.rope is None or how.changed() <= {"seen"}:
+                    continue
+                how = dataclasses.replace(how, from_slots=True)
+            yield fault, dataclasses.replace(variant, replace=theory.variant.replace, decoding=how)
+
+
+def _explaining(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
+    """Single faults that give every number, the likeliest first."""
+    for padded in (False, True)[: 1 + any(case.masked for case in order)]:
+        theories = (Theory(right.reading, (f,), (v,)) for f, v in candidates(right, padded=padded))
+        found = [theory for theory in theories if engine.search.explains(theory, order)]
+        if found:
+            return sorted(found, key=lambda theory: theory.faults[0].rank)
+    return []
 
 
 def _diagnosed(
@@ -141,20 +161,9 @@ def _diagnosed(
     """The fault that gives every number, or what can be said without one."""
     reading, search = right.reading, engine.search
     order = failing + [c for c in running if c not in failing]
-    order += refused
-    found = [
-        Theory(reading, (fault,), (variant,))
-        for fault, variant in candidates(right)
-        if search.explains(Theory(reading, (fault,), (variant,)), order)
-    ]
+    found = _explaining(engine, right, order + refused)
     if not found and refused:  # a theory need not say why a target refuses a case
-        order = [c for c in order if c not in refused]
-        found = [
-            Theory(reading, (fault,), (variant,))
-            for fault, variant in candidates(right)
-            if search.explains(Theory(reading, (fault,), (variant,)), order)
-        ]
-    found.sort(key=lambda theory: theory.faults[0].rank)
+        found = _explaining(engine, right, order)
     found = found or _pairs(engine, right, order)
     before = max(search.distance(right, c) for c in failing)
     note = Note(
@@ -181,7 +190,7 @@ def _diagnosed(
     note.after = max((g for g in gaps if math.isfinite(g)), default=0.0)
     for variant in best.variants:
         if variant.label:
-            note.evidence.append(_("this way: {label}").format(label=_(variant.label)))
+            note.evidence.append(_("this way: {label}").format(label=label_text(variant.label)))
     if len(best.faults) > 1:
         others = ", ".join(f"{f.full_code} {f.name}" for f in best.faults[1:])
         note.evidence.append(_("together with {others}").format(others=others))
@@ -236,7 +245,7 @@ def _pairs(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
         a, b = v.decoding, w.decoding
         if a is None or b is None or f.code == g.code or a.changed() & b.changed():
             continue
-        both = Variant(f"{v.label}; {w.label}", v.replace, decoding=a.with_parts_of(b))
+        both = Variant(labelled(v.label, w.label), v.replace, decoding=a.with_parts_of(b))
         theory = Theory(right.reading, (f, g), (both,))
         if engine.search.explains(theory, order):
             return [theory]
@@ -266,7 +275,9 @@ def _kept_between(engine: Engine, running: list[Case], reading: Reading) -> Note
             ).format(case=following.name, other=case.name)
             return note
     engine.checks.append(
-        Check(name="steps leave nothing behind", case=case.name, passed=True, error=0.0, allowed=0.0)
+        Check(
+            name="steps leave nothing behind", case=case.name, passed=True, error=0.0, allowed=0.0
+        )
     )
     return None
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import itertools
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -11,13 +12,21 @@ from torch import Tensor
 from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register
-from headwise.verifier.faults.decoding import Decoding, Slots, Step, Store, append, table
+from headwise.verifier.faults.decoding import (
+    Decoding,
+    Places,
+    Slots,
+    Step,
+    Store,
+    Table,
+    append,
+    labelled,
+    table,
+)
 
 
 # ------------------------------------------------------------------ which slot is written
-def writing(
-    at: str, read: str, *, first_too: bool = False, places: bool = False
-) -> Decoding:
+def writing(at: str, read: str, *, first_too: bool = False, places: bool = False) -> Decoding:
     """A preallocated cache that is written at a wrong slot.
 
     Args:
@@ -59,20 +68,23 @@ def _nothing(new: Slots, size: int) -> Slots:
 
 def overwritten(spec: AttentionSpec) -> Iterable[Variant]:
     labels = {
-        "-1": "one slot too early",
-        "+1": "one slot too late",
-        "prompt": "always where the prompt ended",
-        "0": "always at the start",
+        "-1": N_("written one slot too early"),
+        "+1": N_("written one slot too late"),
+        "prompt": N_("always written where the prompt ended"),
+        "0": N_("always written at the start"),
+    }
+    reads = {
+        "tokens": N_("as many slots are read as there are tokens"),
+        "written": N_("slots are read up to the last one written"),
     }
     moves = spec.rope is not None
-    for at, label in labels.items():
-        for read in ("tokens", "written"):
-            for places in (False, True)[: 1 + moves]:
-                more = ", positions too" if places else ""
-                name = f"{label}, {read} read{more}"
-                yield Variant(name, decoding=writing(at, read, places=places))
-    yield Variant("one slot too late from the first step", decoding=writing("+1", "written",
-                                                                          first_too=True))  # fmt: skip
+    for (at, label), (read, how), places in itertools.product(
+        labels.items(), reads.items(), (False, True)[: 1 + moves]
+    ):
+        name = labelled(label, how, N_("positions follow the slot") if places else "")
+        yield Variant(name, decoding=writing(at, read, places=places))
+    early = writing("+1", "written", first_too=True)
+    yield Variant(labelled(labels["+1"], N_("from the first step on")), decoding=early)
 
 
 # ------------------------------------------------------------------ what is appended
@@ -98,18 +110,19 @@ def appended(spec: AttentionSpec) -> Iterable[Variant]:
         return step.held + step.held + new, step.held + new
 
     stores: dict[str, Store] = {
-        "new keys, with a cache": later_twice,
-        "new keys, from the first step": twice,
-        "new keys, for this step alone": read_twice,
-        "new keys, for later steps": kept_twice,
-        "the cache itself": past_twice,
-        "the cache itself, for this step alone": past_read_twice,
+        N_("new keys twice as soon as there are cached ones"): later_twice,
+        N_("new keys twice in every step"): twice,
+        N_("new keys twice for the step that brings them"): read_twice,
+        N_("new keys twice for the steps after it"): kept_twice,
+        N_("the whole cache twice"): past_twice,
+        N_("the whole cache twice for one step"): past_read_twice,
     }
     for label, store in stores.items():
         yield Variant(label, decoding=Decoding(store=store))
         if spec.rope is not None and store not in (read_twice, past_read_twice):
             moved = Decoding(store=store, queries=by_length, keys=by_length)
-            yield Variant(f"{label}, positions by its length", decoding=moved)
+            name = labelled(label, N_("positions by the length of the cache"))
+            yield Variant(name, decoding=moved)
 
 
 def by_length(step: Step) -> Tensor:
@@ -118,35 +131,45 @@ def by_length(step: Step) -> Tensor:
 
 
 # ------------------------------------------------------------------ where its length is read
+Size = Callable[[Step], int]
+
+
+def counted_from(size: Size) -> Places:
+    """Positions after the first step counted from a number."""
+    return lambda step: step.counted(size(step)) if step.later else step.right
+
+
+def diagonal_from(size: Size) -> Table:
+    """A causal rule after the first step whose diagonal starts at a number."""
+
+    def seen(step: Step, length: int) -> Tensor:
+        moved = size(step) - (length - step.rows) if step.later else 0
+        return table(step, length, causal=moved)
+
+    return seen
+
+
 def wrong_length(spec: AttentionSpec) -> Iterable[Variant]:
-    sizes = {
-        "key/value heads": lambda step: spec.num_kv_heads,
-        "query heads": lambda step: spec.num_heads,
-        "samples": lambda step: step.inputs.batch,
-        "channels of a head": lambda step: spec.head_dim,
-        "width": lambda step: spec.d_model,
-        "half of the channels": lambda step: spec.head_dim // 2,
+    sizes: dict[str, Size] = {
+        N_("the number of key/value heads"): lambda step: spec.num_kv_heads,
+        N_("the number of query heads"): lambda step: spec.num_heads,
+        N_("the number of samples"): lambda step: step.inputs.batch,
+        N_("the channels of a head"): lambda step: spec.head_dim,
+        N_("the width of the model"): lambda step: spec.d_model,
+        N_("half of the channels of a head"): lambda step: spec.head_dim // 2,
     }
-    if spec.num_kv_heads == spec.num_heads:
-        del sizes["query heads"]
     moves = spec.rope is not None or _absolute(spec)
     for label, size in sizes.items():
-
-        def moved(step: Step, size=size) -> Tensor:  # type: ignore[no-untyped-def]
-            return step.counted(size(step)) if step.later else step.right
-
-        def seen(step: Step, length: int, size=size) -> Tensor:  # type: ignore[no-untyped-def]
-            if not step.later:
-                return table(step, length)
-            return table(step, length, causal=size(step) - (length - step.rows))
-
+        places, seen = counted_from(size), diagonal_from(size)
+        moved = Decoding(queries=places, keys=places)
+        masked = Decoding(seen=seen)
         if moves:
-            places = Decoding(queries=moved, keys=moved)
-            yield Variant(f"positions from the number of {label}", decoding=places)
-            both = Decoding(queries=moved, keys=moved, seen=seen)
-            yield Variant(f"positions and mask from the number of {label}", decoding=both)
+            yield Variant(labelled(label, N_("for positions")), decoding=moved)
         if spec.is_causal:
-            yield Variant(f"mask from the number of {label}", decoding=Decoding(seen=seen))
+            yield Variant(labelled(label, N_("for the mask")), decoding=masked)
+        if moves and spec.is_causal:
+            name = labelled(label, N_("for positions"), N_("for the mask"))
+            yield Variant(name, decoding=moved.with_parts_of(masked))
 
 
 def _absolute(spec: AttentionSpec) -> bool:
@@ -159,76 +182,89 @@ def evicted(spec: AttentionSpec) -> Iterable[Variant]:
     if left is None:
         return
 
-    def keeping(count: int) -> Store:
-        def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
-            both = step.held + new
-            return both, both.cut(max(both.length - count, 0), None)
-
-        return store
-
-    def cutting(count: int, *, later: bool) -> Store:
-        def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
-            both = step.held + new
-            if later and not step.later:
-                return both, both.cut(max(both.length - count, 0), None)
-            both = both.cut(max(both.length - count, 0), None)
-            return both, both
-
-        return store
-
-    def oldest(count: int, *, read: bool) -> Store:
-        def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
-            both = step.held + new
-            kept = both.cut(None, count)
-            return (kept if read and step.later else both), kept
-
-        return store
-
-    def unwindowed(step: Step, length: int) -> Tensor:
-        return table(step, length, window=not step.later)
-
     stores = {
-        "one key too few is kept": keeping(left - 1) if left > 0 else None,
-        "one key too few, before the step reads": cutting(left, later=True),
-        "one key too few, before any step reads": cutting(left, later=False),
-        "cut before a step of several tokens reads": cutting(left + 1, later=True),
-        "cut before the prompt is read": cutting(left + 1, later=False),
-        "the oldest keys are kept": oldest(left, read=False),
-        "the oldest keys are kept, one more": oldest(left + 1, read=False),
-        "the newest keys are cut off": oldest(left + 1, read=True),
+        N_("the oldest keys are kept"): oldest(left, read=False),
+        N_("the oldest keys are kept, one more than needed"): oldest(left + 1, read=False),
+        N_("the newest keys are cut off"): oldest(left + 1, read=True),
+        N_("cut before a step of several tokens has read"): cutting(left + 1, later=True),
+        N_("cut before the prompt has been read"): cutting(left + 1, later=False),
+        N_("one key too few, cut before the step reads"): cutting(left, later=True),
+        N_("one key too few, cut before any step reads"): cutting(left, later=False),
     }
+    if left > 0:
+        stores[N_("one key too few is kept")] = keeping(left - 1)
     for label, store in stores.items():
-        if store is not None:
-            yield Variant(label, decoding=Decoding(store=store))
-            free = Decoding(store=store, seen=unwindowed)
-            yield Variant(f"{label}, no window in steps", decoding=free)
-    more = Decoding(store=keeping(left + 1), seen=unwindowed)
-    yield Variant("one key too many is kept", decoding=more)
-    more = Decoding(store=cutting(left + 2, later=True), seen=unwindowed)
-    yield Variant("one key too many, before the step reads", decoding=more)
+        yield Variant(label, decoding=Decoding(store=store))
+        free = Decoding(store=store, seen=unwindowed)
+        yield Variant(labelled(label, N_("no window in steps")), decoding=free)
+    for label, store in (
+        (N_("one key too many is kept"), keeping(left + 1)),
+        (N_("one key too many, cut before the step reads"), cutting(left + 2, later=True)),
+    ):
+        yield Variant(label, decoding=Decoding(store=store, seen=unwindowed))
+
+
+def keeping(count: int) -> Store:
+    """A step reads everything and keeps the last keys, a number of them."""
+
+    def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
+        both = step.held + new
+        return both, both.last(count)
+
+    return store
+
+
+def cutting(count: int, *, later: bool) -> Store:
+    """Keys are cut to the last ones before the step reads them, or before later steps do."""
+
+    def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
+        both = step.held + new
+        kept = both.last(count)
+        return (both if later and not step.later else kept), kept
+
+    return store
+
+
+def oldest(count: int, *, read: bool) -> Store:
+    """The first keys are kept, and in later steps perhaps nothing else is read."""
+
+    def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
+        both = step.held + new
+        kept = both.cut(None, count)
+        return (kept if read and step.later else both), kept
+
+    return store
+
+
+def unwindowed(step: Step, length: int) -> Tensor:
+    """No window as soon as there are cached keys."""
+    return table(step, length, window=not step.later)
 
 
 # ------------------------------------------------------------------ whose cache it is
 def shared(spec: AttentionSpec) -> Iterable[Variant]:
-    for label, choose in (
-        ("the first sample's for all", lambda rows: torch.zeros_like(rows)),
-        ("the previous sample's", lambda rows: rows.roll(1, 0)),
-        ("the next sample's", lambda rows: rows.roll(-1, 0)),
-        ("samples in reverse order", lambda rows: rows.flip(0)),
-        ("the last sample's for all", lambda rows: torch.full_like(rows, rows.shape[0] - 1)),
-    ):
+    ways: dict[str, Callable[[Tensor], Tensor]] = {
+        N_("all samples have that of the first"): torch.zeros_like,
+        N_("a sample has that of the one before"): lambda rows: rows.roll(1, 0),
+        N_("a sample has that of the next"): lambda rows: rows.roll(-1, 0),
+        N_("the samples are in reverse order"): lambda rows: rows.flip(0),
+        N_("all samples have that of the last"): lambda rows: rows.flip(0)[:1].expand_as(rows),
+    }
+    for label, choose in ways.items():
+        yield Variant(label, decoding=Decoding(store=borrowing(choose, again=False)))
+        again = Decoding(store=borrowing(choose, again=True))
+        yield Variant(labelled(label, N_("once more at every step")), decoding=again)
 
-        def store(step: Step, new: Slots, choose=choose) -> tuple[Slots, Slots]:  # type: ignore[no-untyped-def]
-            both = dataclasses.replace(step.held, rows=choose(step.held.rows)) + new
-            return both, step.held + new
 
-        def kept(step: Step, new: Slots, choose=choose) -> tuple[Slots, Slots]:  # type: ignore[no-untyped-def]
-            both = dataclasses.replace(step.held, rows=choose(step.held.rows)) + new
-            return both, both
+def borrowing(choose: Callable[[Tensor], Tensor], *, again: bool) -> Store:
+    """Cached keys of other samples are read, and perhaps kept like that."""
 
-        yield Variant(label, decoding=Decoding(store=store))
-        if "previous" in label or "next" in label or "reverse" in label:
-            yield Variant(f"{label}, in every step again", decoding=Decoding(store=kept))
+    def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
+        held = step.held
+        both = dataclasses.replace(held, rows=choose(held.rows), tokens=held.tokens) + new
+        return both, both if again else held + new
+
+    return store
 
 
 register(
@@ -246,8 +282,8 @@ register(
             "write at the number of tokens that the cache holds, and advance that number by the "
             "tokens of each step"
         ),
-        bad="cache[:, :, length - 1 : length - 1 + q_new.shape[2]] = q_new",
-        good="cache[:, :, length : length + q_new.shape[2]] = q_new",
+        bad="cache[:, :, length - 1 : length - 1 + k_new.shape[2]] = k_new",
+        good="cache[:, :, length : length + k_new.shape[2]] = k_new",
         in_steps=overwritten,
     ),
     Fault(
@@ -262,10 +298,10 @@ register(
         ),
         fix=N_("append in one place: either the layer or its caller updates the cache, not both"),
         bad=(
-            "k_all = torch.cat([past_k, q_new], dim=2)\n"
-            "k_all = torch.cat([k_all, q_new], dim=2)  # the caller has done it already"
+            "k_all = torch.cat([past_k, k_new], dim=2)  # the caller\n"
+            "k_all = torch.cat([k_all, k_new], dim=2)  # the layer"
         ),
-        good="k_all = torch.cat([past_k, q_new], dim=2)",
+        good="k_all = torch.cat([past_k, k_new], dim=2)",
         in_steps=appended,
     ),
     Fault(
@@ -302,8 +338,8 @@ register(
             "attend first, then keep the last w − 1 tokens; a step of several tokens needs as many "
             "before its first"
         ),
-        bad="past_k = torch.cat([past_k, q_new], dim=2)[:, :, :w]  # the oldest",
-        good="past_k = torch.cat([past_k, q_new], dim=2)[:, :, -(w - 1) :]",
+        bad="past_k = torch.cat([past_k, k_new], dim=2)[:, :, :w]  # the oldest",
+        good="past_k = torch.cat([past_k, k_new], dim=2)[:, :, -(w - 1) :]",
         in_steps=evicted,
     ),
     Fault(
@@ -320,8 +356,8 @@ register(
             "give each sequence a cache of its own, start it empty, and reorder it along the batch "
             "axis only where the samples themselves are reordered"
         ),
-        bad="past_k = past_k[:1].expand_as(past_k)",
-        good="past_k = past_k[[0, 1]]  # each sample its own",
+        bad="k_all = torch.cat([past_k[:1].expand_as(past_k), k_new], dim=2)",
+        good="k_all = torch.cat([past_k, k_new], dim=2)",
         in_steps=shared,
     ),
 )

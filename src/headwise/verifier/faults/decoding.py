@@ -26,6 +26,7 @@ from headwise.reference.definition import (
 from headwise.reference.positions import sinusoidal_table
 from headwise.reference.setting import Inputs, Parameters, Setting, Trace
 from headwise.spec import Alibi, AttentionSpec, Learned, RelativeBias, Sinusoidal
+from headwise.texts import translate as _
 
 
 # ------------------------------------------------------------------ what a cache holds
@@ -58,6 +59,10 @@ class Slots:
     def cut(self, start: int | None, end: int | None) -> Slots:
         """Some of the slots, by Python's rules for slices."""
         return Slots(*(t[:, start:end] for t in (self.rows, self.tokens, self.places)))
+
+    def last(self, count: int) -> Slots:
+        """The last slots, at most a number of them."""
+        return self.cut(max(self.length - count, 0), None)
 
     def written(self, at: int, new: Slots) -> Slots:
         """These slots with others written over them from a slot on; gaps are zeros."""
@@ -195,6 +200,8 @@ class Decoding:
         store: what a step reads of the cache and what it keeps in it.
         bias: positions that a bias on the scores is made from.
         seen: which slots a step's queries may look at.
+        from_slots: positions count slots and not real tokens; where only distances matter, both
+            are right under left padding.
     """
 
     queries: Places = right_places
@@ -202,6 +209,7 @@ class Decoding:
     store: Store = append
     bias: Bias = by_slots
     seen: Table = right_table
+    from_slots: bool = False
 
     def changed(self) -> frozenset[str]:
         """Names of the parts that are replaced."""
@@ -214,6 +222,16 @@ class Decoding:
         return dataclasses.replace(self, **{n: getattr(other, n) for n in other.changed()})
 
 
+def labelled(*parts: str) -> str:
+    """A label of several phrases, each translated by itself (``label_text``)."""
+    return "; ".join(part for part in parts if part)
+
+
+def label_text(label: str) -> str:
+    """A label in the language of the reader."""
+    return _("; ").join(_(part) for part in label.split("; "))
+
+
 # ------------------------------------------------------------------ the run
 @dataclass(frozen=True)
 class StepSetting(Setting):
@@ -224,12 +242,12 @@ class StepSetting(Setting):
     table: Tensor = None  # type: ignore[assignment]
 
     @property
-    def q_positions(self) -> Tensor:  # type: ignore[override]
+    def q_positions(self) -> Tensor:
         """(B, rows)."""
         return self.own_queries
 
     @property
-    def k_positions(self) -> Tensor:  # type: ignore[override]
+    def k_positions(self) -> Tensor:
         """(B, N)."""
         return self.own_keys
 
@@ -263,6 +281,8 @@ def decode(
     check_parameters(spec, parameters, inputs)
     places = Setting(spec, parameters, inputs).k_positions
     batch = inputs.batch
+    if how.from_slots:
+        places = torch.arange(inputs.q_len).expand(batch, -1)
     held, start = empty_slots(batch, 0), 0
     outputs, weights = [], []
     for number, rows in enumerate(sizes):

@@ -14,7 +14,7 @@ from headwise.reference.setting import Setting
 from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register
-from headwise.verifier.faults.decoding import Decoding, Step, table
+from headwise.verifier.faults.decoding import Decoding, Step, labelled, table
 
 Rule = Callable[[Setting], Tensor]
 NEAR_ZERO = (1e-9, -1e-9, 1e-6, -1e-6, -1.0, -10.0)
@@ -453,17 +453,21 @@ def later_table(label: str, *, always: bool = False, **changes: object) -> Varia
     return Variant(label, decoding=Decoding(seen=seen))
 
 
+WITH_CACHED = N_("as soon as there are cached keys")
+WITH_CACHE = N_("whenever there is a cache")
+
+
 def causal_dropped(spec: AttentionSpec) -> Iterable[Variant]:
     if not spec.is_causal:
         return
-    for label, always in (("with cached keys", False), ("whenever there is a cache", True)):
+    for label, always in ((WITH_CACHED, False), (WITH_CACHE, True)):
         yield later_table(label, always=always, causal=None)
         if spec.window is not None:
-            yield later_table(f"{label}, the window too", always=always, causal=None, window=False)
-        yield later_table(
-            f"{label}, every mask", always=always, causal=None, window=False, padding=False
-        )
-    yield later_table("one token too far with cached keys", causal=1)
+            name = labelled(label, N_("the window too"))
+            yield later_table(name, always=always, causal=None, window=False)
+        name = labelled(label, N_("every mask"))
+        yield later_table(name, always=always, causal=None, window=False, padding=False)
+    yield later_table(labelled(WITH_CACHED, N_("one token too far")), causal=1)
 
 
 def causal_from_start_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
@@ -473,27 +477,28 @@ def causal_from_start_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
     def seen(step: Step, length: int) -> Tensor:
         return table(step, length, causal=-(length - step.rows))
 
-    yield Variant("in steps", decoding=Decoding(seen=seen))
+    yield Variant(WITH_CACHED, decoding=Decoding(seen=seen))
 
 
 def window_dropped_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
     if spec.window is not None:
-        yield later_table("with cached keys", window=False)
-        yield later_table("whenever there is a cache", always=True, window=False)
+        yield later_table(WITH_CACHED, window=False)
+        yield later_table(WITH_CACHE, always=True, window=False)
 
 
 def padding_dropped_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
-    yield later_table("with cached keys", padding=False)
-    yield later_table("whenever there is a cache", always=True, padding=False)
+    yield later_table(WITH_CACHED, padding=False)
+    yield later_table(WITH_CACHE, always=True, padding=False)
     if spec.window is not None:
-        yield later_table("with cached keys, the window too", window=False, padding=False)
+        name = labelled(WITH_CACHED, N_("the window too"))
+        yield later_table(name, window=False, padding=False)
 
     def of_new_tokens(step: Step, length: int) -> Tensor:
         if step.later and step.rows > 1:
             raise ValueError("the mask of the new tokens does not fit the cache")
         return table(step, length, padding=not step.later)
 
-    yield Variant("the mask of the new tokens alone", decoding=Decoding(seen=of_new_tokens))
+    yield Variant(N_("the mask of the new tokens alone"), decoding=Decoding(seen=of_new_tokens))
 
 
 register(
@@ -671,7 +676,9 @@ register(
         name="causal-dropped-with-cache",
         rank=30,
         shown_by=("cache",),
-        what=N_("with a cache the causal mask is left out, and a step of several tokens looks ahead"),
+        what=N_(
+            "with a cache the causal mask is left out, and a step of several tokens looks ahead"
+        ),
         why=N_(
             "one new token needs no causal mask, since all keys lie before it; several do. A "
             "prompt that is read with a cache, or a draft of several tokens, sees its own future"

@@ -23,7 +23,7 @@ from headwise.reference.setting import Setting
 from headwise.spec import Alibi, AttentionSpec, Learned, Pairs, RelativeBias, Sinusoidal
 from headwise.texts import mark as N_
 from headwise.verifier.faults.catalogue import Fault, Variant, register, under
-from headwise.verifier.faults.decoding import Decoding, Places, Slots, Step
+from headwise.verifier.faults.decoding import Decoding, Places, Slots, Step, labelled
 
 BASES = (10000.0, 500000.0, 1000000.0, 100000.0, 5000000.0, 1000.0, 100.0, 10.0, 1e7)
 """Frequency bases in use, tried for R03."""
@@ -252,18 +252,17 @@ def offset_lost(spec: AttentionSpec) -> Iterable[Variant]:
     if spec.rope is None and not absolute(spec):
         return
     zero = later(lambda step: step.counted(0))
-    yield Variant("new tokens", decoding=Decoding(queries=zero, keys=zero))
+    yield Variant(N_("queries and keys"), decoding=Decoding(queries=zero, keys=zero))
     if spec.rope is not None:
-        yield Variant("queries only", decoding=Decoding(queries=zero))
-        yield Variant("keys only", decoding=Decoding(keys=zero))
+        yield Variant(N_("queries only"), decoding=Decoding(queries=zero))
+        yield Variant(N_("keys only"), decoding=Decoding(keys=zero))
     prompt = later(lambda step: step.counted(step.sizes[0]))
     stopped = Decoding(queries=prompt, keys=prompt)
-    yield Variant("the offset stays at the length of the prompt", decoding=stopped)
+    yield Variant(N_("the offset stays at the length of the prompt"), decoding=stopped)
     if spec.window is not None and spec.window[0] is not None:
         for kept in (spec.window[0], spec.window[0] + 1):
-            yield Variant(
-                f"the offset is the length of a cache cut to {kept}", decoding=rolled(kept)
-            )
+            label = N_("the offset is the length of a cache that was cut")
+            yield Variant(label, decoding=rolled(kept))
 
 
 def rolled(kept: int) -> Decoding:
@@ -289,7 +288,10 @@ def turned_again(spec: AttentionSpec) -> Iterable[Variant]:
             raise ValueError("the angles of the new tokens do not fit the cache")
         return step.right.expand(-1, step.held.length)
 
-    for label, more in (("by their own positions", own), ("by the newest position", newest)):
+    for label, more in (
+        (N_("by their own positions"), own),
+        (N_("by the newest position"), newest),
+    ):
 
         def again(
             step: Step, new: Slots, more: Places = more, keep: bool = True
@@ -299,9 +301,9 @@ def turned_again(spec: AttentionSpec) -> Iterable[Variant]:
                 held = dataclasses.replace(held, places=held.places + more(step))
             return held + new, (held if keep else step.held) + new
 
-        yield Variant(f"{label}, at every step", decoding=Decoding(store=again))
+        yield Variant(labelled(label, N_("at every step")), decoding=Decoding(store=again))
         once = functools.partial(again, keep=False)
-        yield Variant(f"{label}, once more when they are read", decoding=Decoding(store=once))
+        yield Variant(labelled(label, N_("when they are read")), decoding=Decoding(store=once))
 
 
 def jumping(spec: AttentionSpec) -> Iterable[Variant]:
@@ -315,17 +317,17 @@ def jumping(spec: AttentionSpec) -> Iterable[Variant]:
         return step.right if step.later else slots(step)
 
     ways: dict[str, Places] = {
-        "steps count slots, the prompt real tokens": later(slots),
-        "the prompt counts slots, steps real tokens": prompt_slots,
-        "one too far after the prompt": later(lambda step: step.right + 1),
-        "one too near after the prompt": later(lambda step: step.right - 1),
-        "one step behind": later(lambda step: step.right - step.sizes[step.number - 1]),
+        N_("steps count slots, the prompt real tokens"): later(slots),
+        N_("the prompt counts slots, steps real tokens"): prompt_slots,
+        N_("one too far after the prompt"): later(lambda step: step.right + 1),
+        N_("one too near after the prompt"): later(lambda step: step.right - 1),
+        N_("one step behind"): later(lambda step: step.right - step.sizes[step.number - 1]),
     }
     for label, way in ways.items():
         yield Variant(label, decoding=Decoding(queries=way, keys=way))
     if spec.rope is not None:
         for label, way in ways.items():
-            yield Variant(f"{label}, queries only", decoding=Decoding(queries=way))
+            yield Variant(labelled(label, N_("queries only")), decoding=Decoding(queries=way))
 
 
 def bias_lost(spec: AttentionSpec) -> Iterable[Variant]:
@@ -351,9 +353,9 @@ def bias_lost(spec: AttentionSpec) -> Iterable[Variant]:
     def from_zero(step: Step, length: int) -> tuple[Tensor, Tensor]:
         return step.counted(0), torch.arange(length).expand(step.inputs.batch, -1)
 
-    yield Variant("made of the new tokens alone", decoding=Decoding(bias=of_new_tokens))
-    yield Variant("left out with a cache", decoding=Decoding(bias=without))
-    yield Variant("queries counted from 0", decoding=Decoding(bias=from_zero))
+    yield Variant(N_("made of the new tokens alone"), decoding=Decoding(bias=of_new_tokens))
+    yield Variant(N_("left out with a cache"), decoding=Decoding(bias=without))
+    yield Variant(N_("queries counted from 0"), decoding=Decoding(bias=from_zero))
 
 
 register(
@@ -392,8 +394,8 @@ register(
             "and so is any run without a cache"
         ),
         fix=N_("count new tokens from the number of tokens that the cache has seen"),
-        bad="positions = torch.arange(q_new.shape[2])",
-        good="positions = torch.arange(length, length + q_new.shape[2])",
+        bad="positions = torch.arange(k_new.shape[2])",
+        good="positions = torch.arange(length, length + k_new.shape[2])",
         in_steps=offset_lost,
     ),
     Fault(
@@ -497,12 +499,12 @@ register(
             "of them when they are read"
         ),
         bad=(
-            "k_all = torch.cat([past_k, q_new], dim=2)  # past_k is rotated already\n"
-            "k_all = rotate(k_all, *angles_of(k_all.shape[2]))"
+            "k_all = torch.cat([past_k, k_new], dim=2)  # past_k is rotated already\n"
+            "k_all = rotate(k_all, cos, sin)"
         ),
         good=(
-            "q_new = rotate(q_new, *angles_of(q_new.shape[2]))  # at its own positions\n"
-            "k_all = torch.cat([past_k, q_new], dim=2)"
+            "k_new = rotate(k_new, cos[length:], sin[length:])\n"
+            "k_all = torch.cat([past_k, k_new], dim=2)"
         ),
         in_steps=turned_again,
     ),
@@ -625,8 +627,8 @@ register(
             "prompt is over"
         ),
         fix=N_("make the bias from the positions of all keys, cached ones included"),
-        bad="bias = slopes[:, None, None] * torch.arange(q_new.shape[2])",
-        good="bias = slopes[:, None, None] * torch.arange(length + q_new.shape[2])",
+        bad="bias = slopes[:, None, None] * torch.arange(k_new.shape[2])",
+        good="bias = slopes[:, None, None] * torch.arange(length + k_new.shape[2])",
         in_steps=bias_lost,
     ),
     Fault(
