@@ -96,6 +96,11 @@ def differences(spec: AttentionSpec, inputs: Inputs, *, call=call_layer, layer=N
     return wrong
 
 
+def error_of(got: torch.Tensor, want: torch.Tensor) -> float:
+    """The largest difference."""
+    return compare(got, want, allowed=0.0).error
+
+
 def replaced(inputs: Inputs, **changes) -> Inputs:
     """A copy."""
     return dataclasses.replace(inputs, **changes)
