@@ -1,4 +1,4 @@
-"""A layer with a cache = the layer without: all kinds of positions, full and ring, padded or not."""
+"""A layer with a cache = the layer without: positions of all kinds, full or ring, padded or not."""
 
 from __future__ import annotations
 
