@@ -24,8 +24,11 @@ from headwise.verifier.session import Reading, gap
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine
 
-PAIR_SECONDS = 1.0
+PAIR_SECONDS = 3.0
 """How long two faults at once are searched for."""
+
+TOGETHER = {"positions", "mask"}
+"""Stages of the likeliest two faults."""
 
 ALONE = ("input", "mask")
 """Stages that a run in steps has of its own: conventions about them can't be carried over."""
@@ -232,24 +235,54 @@ def _runner_up(
 
 
 def _pairs(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
-    """Two faults of decoding that replace different parts of it."""
+    """Two faults of decoding that replace different parts of it.
+
+    They are compared on the shortest failing sequence first; variants that give the same numbers
+    there stand for each other until a pair agrees on it.
+    """
     deadline = time.process_time() + PAIR_SECONDS
-    alive = [
-        (fault, variant)
-        for fault, variant in candidates(right)
-        if engine.search.changes(Theory(right.reading, (fault,), (variant,)), order[0])
-    ]
-    for (f, v), (g, w) in itertools.combinations(alive, 2):
-        if time.process_time() > deadline:
-            return []
-        a, b = v.decoding, w.decoding
-        if a is None or b is None or f.code == g.code or a.changed() & b.changed():
-            continue
-        both = Variant(labelled(v.label, w.label), v.replace, decoding=a.with_parts_of(b))
-        theory = Theory(right.reading, (f, g), (both,))
-        if engine.search.explains(theory, order):
-            return [theory]
+    first = min(order, key=lambda case: (not case.masked, len(case.steps)))
+    rest = [case for case in order if case is not first]
+    for padded in (False, True)[: 1 + first.masked]:
+        groups: dict[object, list[tuple[Fault, Variant]]] = {}
+        for fault, variant in candidates(right, padded=padded):
+            theory = Theory(right.reading, (fault,), (variant,))
+            predicted = engine.search.predict(theory, first)
+            how = variant.decoding
+            if how is None or isinstance(predicted, Exception):
+                continue
+            if engine.search.changes(theory, first):
+                output = predicted.output.nan_to_num().flatten().tolist()
+                key = (fault.code, how.changed(), *(round(number, 9) for number in output))
+                groups.setdefault(key, []).append((fault, variant))
+        couples = sorted(  # positions and masks come from the same argument, and go wrong together
+            itertools.combinations(groups.values(), 2),
+            key=lambda couple: {couple[0][0][0].stage, couple[1][0][0].stage} != TOGETHER,
+        )
+        for some, others in couples:
+            if time.process_time() > deadline:
+                return []
+            if _joined(right, some[0], others[0]) is None:
+                continue
+            for f, g in itertools.product(some, others):
+                theory_of_both = _joined(right, f, g)
+                if theory_of_both is None or not engine.search.agrees(theory_of_both, first):
+                    break
+                if engine.search.explains(theory_of_both, rest):
+                    return [theory_of_both]
     return []
+
+
+def _joined(
+    right: Theory, one: tuple[Fault, Variant], other: tuple[Fault, Variant]
+) -> Theory | None:
+    """Both faults at once; None if they replace the same part."""
+    (f, v), (g, w) = one, other
+    a, b = v.decoding, w.decoding
+    if a is None or b is None or f.code == g.code or a.changed() & b.changed():
+        return None
+    both = Variant(labelled(v.label, w.label), v.replace, decoding=a.with_parts_of(b))
+    return Theory(right.reading, (f, g), (both,))
 
 
 # ------------------------------------------------------------------ one sequence after another

@@ -214,7 +214,7 @@ class Decoding:
     def changed(self) -> frozenset[str]:
         """Names of the parts that are replaced."""
         right = Decoding()
-        names = (spot.name for spot in dataclasses.fields(self))
+        names = ("queries", "keys", "store", "bias", "seen")
         return frozenset(n for n in names if getattr(self, n) is not getattr(right, n))
 
     def with_parts_of(self, other: Decoding) -> Decoding:

@@ -443,11 +443,21 @@ def doubled_planes(t: Trace, s: Setting) -> None:
 
 
 # ------------------------------------------------------------------ in steps, with a cache
-def later_table(label: str, *, always: bool = False, **changes: object) -> Variant:
-    """Other rules as soon as there is a cache, or in every step."""
+def later_table(
+    label: str, *, always: bool = False, padded: bool = False, **changes: object
+) -> Variant:
+    """Other rules as soon as there is a cache, or in every step.
+
+    Args:
+        label: of the variant.
+        always: in the first step as well.
+        padded: only under a padding mask.
+        changes: of ``table``.
+    """
 
     def seen(step: Step, length: int) -> Tensor:
-        changed = changes if step.later or always else {}
+        there = not padded or step.inputs.keep is not None
+        changed = changes if there and (step.later or always) else {}
         return table(step, length, **changed)  # type: ignore[arg-type]
 
     return Variant(label, decoding=Decoding(seen=seen))
@@ -487,14 +497,14 @@ def window_dropped_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
 
 
 def padding_dropped_in_steps(spec: AttentionSpec) -> Iterable[Variant]:
-    yield later_table(WITH_CACHED, padding=False)
-    yield later_table(WITH_CACHE, always=True, padding=False)
+    yield later_table(WITH_CACHED, padded=True, padding=False)
+    yield later_table(WITH_CACHE, always=True, padded=True, padding=False)
     if spec.window is not None:
         name = labelled(WITH_CACHED, N_("the window too"))
-        yield later_table(name, window=False, padding=False)
+        yield later_table(name, padded=True, window=False, padding=False)
 
     def of_new_tokens(step: Step, length: int) -> Tensor:
-        if step.later and step.rows > 1:
+        if step.later and step.rows > 1 and step.inputs.keep is not None:
             raise ValueError("the mask of the new tokens does not fit the cache")
         return table(step, length, padding=not step.later)
 
