@@ -460,5 +460,7 @@ def _buffer(tag: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.
     )
     found = kept.get((tag, dtype, device))
     if found is None or found.numel() < size:
-        found = kept[tag, dtype, device] = torch.empty(size, dtype=dtype, device=device)
+        # Memory made in inference mode could not be written to outside of it.
+        with torch.inference_mode(mode=False):
+            found = kept[tag, dtype, device] = torch.empty(size, dtype=dtype, device=device)
     return found[:size].view(shape)
