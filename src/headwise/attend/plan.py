@@ -130,6 +130,8 @@ def _sample(
     # Queries whose band lies beside the real keys see nothing.
     live_start = min(q_len, max(0, first - highest))
     live_stop = max(live_start, min(q_len, last - lowest)) if last > first else live_start
+    if lowest > highest:  # two bands that do not overlap, as Causal(alignment="start") & Window(0, 0)
+        live_stop = live_start
     rest = MaskParts(
         keep=keep, q_documents=mask.q_documents, k_documents=mask.k_documents, table=mask.table
     )
