@@ -6,6 +6,7 @@ sequence of 8192 needs no gigabytes. A test compares it with ``headwise.referenc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ MOST_CELLS = 1 << 26
 """Cells (of all heads) that are computed in float64 for a forward."""
 MOST_GRADIENT_CELLS = 1 << 25
 """The same for a forward and backward."""
+WRONG = {torch.float32: 1e-3, torch.bfloat16: 5e-2}
+"""Relative error from which a result is no attention at all; rounding stays far below."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,10 @@ class Error:
     max: float
     rms: float
     gradients: tuple[float, ...] = ()
+
+    def is_wrong(self, dtype: torch.dtype) -> bool:
+        """Whether no rounding explains this distance."""
+        return not max(self.rms, *self.gradients, 0.0) <= WRONG.get(dtype, 5e-2)
 
 
 def find_truth(case: Case) -> Truth:
@@ -114,6 +121,8 @@ def distance(case: Case, truth: Truth, output: Output) -> Error:
         _relative(_gradient_part(case, truth, gradient), right)
         for gradient, right in zip(output.gradients, truth.output.gradients, strict=False)
     )
+    if not math.isfinite(largest):
+        return Error(math.inf, math.inf, gradients)
     return Error(largest, _rms(difference) / max(_rms(wanted), 1e-300), gradients)
 
 
@@ -158,7 +167,8 @@ def _of_heads(case: Case, tensor: Tensor, heads: Tensor) -> Tensor:
     """The part of a tensor with query heads that belongs to some key/value heads of sample 0."""
     shape = case.shape
     grouped = tensor[:1].unflatten(1, (shape.num_kv_heads, shape.group_size))
-    return grouped.index_select(1, heads).flatten(1, 2)
+    chosen: Tensor = grouped.index_select(1, heads)
+    return chosen.flatten(1, 2)
 
 
 def _gradient_part(case: Case, truth: Truth, gradient: Tensor) -> Tensor:

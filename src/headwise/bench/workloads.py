@@ -19,6 +19,7 @@ class Workload:
         shapes: from small to large.
         dtypes: names of dtypes.
         overhead: whether what counts is the difference in microseconds, not the ratio.
+        without: peers that are left out.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Workload:
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     overhead: bool = False
+    without: tuple[str, ...] = ()
 
     @property
     def quick(self) -> Shape:
@@ -158,6 +160,7 @@ _ALL = (
             self_attention(32, 8, 32, 64, causal=True),
         ),
         overhead=True,
+        without=("flex-attention",),  # compiled for every shape anew, for microseconds
     ),
 )
 

@@ -97,7 +97,7 @@ def _naive(case: Case) -> Prepared:
         if hidden is not None:
             scores = scores.masked_fill(hidden, float("-inf"))
         weights = scores.softmax(-1)
-        context = weights @ expand(case, v)
+        context: Tensor = weights @ expand(case, v)
         if not wanted:
             return context
         return context, weights.mean(1) if wanted == "averaged" else weights
