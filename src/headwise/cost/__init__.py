@@ -30,7 +30,7 @@ from headwise.cost.saved import activations, block_activations
 from headwise.cost.summary import Estimate, estimate
 from headwise.cost.totals import model_activations, model_cache, model_flops, model_traffic
 from headwise.cost.traffic import bytes_moved
-from headwise.cost.weights import parameters
+from headwise.cost.weights import parameters, total
 
 __all__ = [
     "Architecture",
@@ -70,5 +70,6 @@ __all__ = [
     "read_config",
     "roofline",
     "stages",
+    "total",
     "with_kv_heads",
 ]

@@ -24,6 +24,7 @@ def kv_cache(
     dtype: str = "bfloat16",
     layers: int = 1,
     rolling: bool = True,
+    room: int = 0,
 ) -> Figure:
     """Bytes of the KV cache: ``L·B·slots·per_token``, ``per_token = Hkv·(Dk + Dv)·s``.
 
@@ -37,6 +38,8 @@ def kv_cache(
         dtype: of the cache.
         layers: L, how many layers of this kind.
         rolling: keep only what a causal window can still see; without, all T tokens.
+        room: slots of a rolling cache beyond its window; ``KVCache`` has 128, so that it moves
+            tokens once in a while instead of at every step.
 
     Example:
         >>> spec = AttentionSpec(d_model=8192, num_heads=64, num_kv_heads=8, is_causal=True)
@@ -53,7 +56,8 @@ def kv_cache(
     left = spec.window[0] if spec.window and spec.is_causal else None
     note = ""
     if rolling and left is not None:
-        slots = Figure("slots", minimum(z.Tq, Size("l", left) + 1), "token", note=_ROLLING)
+        window = Size("l", left) + 1 + room if room else Size("l", left) + 1
+        slots = Figure("slots", minimum(z.Tq, window), "token", note=_ROLLING)
         note = _ROLLING
     count = Size("L", checked("layers", layers))
     formula = count * z.B * slots * per_token

@@ -26,7 +26,7 @@ from headwise.cost.figure import Figure
 from headwise.cost.sizes import DTYPES, Letters, bytes_of, dtype_name
 from headwise.cost.weights import total
 from headwise.errors import UsageError, did_you_mean
-from headwise.spec import AttentionSpec
+from headwise.spec import AttentionSpec, RelativeBias
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
@@ -37,6 +37,7 @@ _SOURCE = "arXiv 2205.05198, section 4"
 _SINGLE = N_("the softmax sums in float32, and its result is what its backward pass reads")
 _ROUNDED = N_("the same weights in the dtype of the values, for the product with them")
 _VISIBLE = N_("one byte per query and key: which cells were hidden")
+_INDICES = N_("which distance each pair has and which bucket each distance, eight bytes each")
 _DROPPED = N_("which weights were dropped, and the weights after it")
 
 
@@ -85,6 +86,8 @@ def activations(
             Figure("k", z.B * z.Hkv * z.Tk * z.Dk * s, "byte"),
             Figure("v", z.B * z.Hkv * z.Tk * z.Dv * s, "byte"),
         ]
+        if spec.qk_norm is not None:
+            parts += _norms(z, dtype)
         if keeping == "naive":
             parts += _textbook_pairs(z, s, drops) if textbook else pairwise(z, dtype, drops)
         parts.append(Figure("context", z.B * z.Tq * z.Hq * z.Dv * s, "byte"))
@@ -116,6 +119,9 @@ def pairwise(z: Letters, dtype: str, drops: bool) -> list[Figure]:
     found = []
     if spec.softcap is not None:
         found.append(Figure("capped", cells * s, "byte", note=N_("tanh of the scores")))
+    if isinstance(spec.positions, RelativeBias):
+        indices = 8 * (z.Tq * z.Tk + z.Tq + z.Tk - 1)
+        found.append(Figure("distances", indices, "byte", note=_INDICES))
     if spec.is_causal or spec.window not in (None, (None, None)):
         found.append(Figure("visible", z.Tq * z.Tk, "byte", note=_VISIBLE))
     if is_half:
@@ -127,6 +133,19 @@ def pairwise(z: Letters, dtype: str, drops: bool) -> list[Figure]:
     if drops:
         found.append(Figure("dropout", 2 * cells * s, "byte", note=_DROPPED))
     return found
+
+
+def _norms(z: Letters, dtype: str) -> list[Figure]:
+    """What the norms of queries and keys keep: vectors, and numbers per vector."""
+    assert z.spec.qk_norm is not None
+    vectors = z.B * (z.Hq * z.Tq + z.Hkv * z.Tk)
+    s = bytes_of(dtype)
+    if z.spec.qk_norm.kind == "layer":
+        note = N_("each vector before it, its mean and its spread")
+        return [Figure("qk_norm", vectors * (z.Dk + 2) * s, "byte", note=note)]
+    note = N_("each vector before it and before the gain, and its size, in float32 at least")
+    wide = Number(4) if DTYPES[dtype_name(dtype)] < DTYPES["float32"] else s
+    return [Figure("qk_norm", vectors * (2 * z.Dk + 1) * wide, "byte", note=note)]
 
 
 def _textbook_pairs(z: Letters, s: Size, drops: bool) -> list[Figure]:

@@ -242,3 +242,28 @@ def model_traffic(
         formula = Number(passes) * (rows * z.Dm + z.B * z.Tq * (z.Dm + rows)) * s
         terms.append(Figure("head", formula, "byte"))
     return Figure(f"bytes_{algorithm}", Sum(tuple(terms)), "byte")
+
+
+def flops_by_part(
+    model: Model, *, batch: int = 1, q_len: int, saving: bool = False
+) -> dict[str, Figure]:
+    """Forward FLOPs of a model by stage of attention, feed-forward part and head, all layers.
+
+    Example:
+        >>> from headwise.cost.architectures import find_architecture
+        >>> model = find_architecture("gpt2").model()
+        >>> {name: figure.value for name, figure in flops_by_part(model, q_len=1024).items()}
+        {'projection': 43486543872, 'scores': 19327352832, 'aggregate': 19327352832,
+         'output': 14495514624, 'feed_forward': 115964116992, 'head': 79047426048}
+    """
+    whole = model_flops(model, batch=batch, q_len=q_len, saving=saving)
+    terms: dict[str, list[Expression]] = {}
+    for block, one in zip(model.blocks, whole.parts[: len(model.blocks)], strict=True):
+        count = Size("L", block.count)
+        for part in one.parts:
+            inside = [part] if part.name == "feed_forward" else part.parts
+            for stage in inside:
+                terms.setdefault(stage.name, []).append(count * stage)
+    for part in whole.parts[len(model.blocks) :]:
+        terms.setdefault(part.name, []).append(part)
+    return {name: Figure(name, Sum(tuple(found)), "FLOP") for name, found in terms.items()}

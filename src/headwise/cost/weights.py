@@ -34,8 +34,9 @@ def parameters(spec: AttentionSpec) -> Figure:
         _linear("out_proj", z.Hq * z.Dv, z.Dm, bias="o" in spec.biases),
     ]
     if spec.qk_norm is not None:
-        note = N_("one gain per channel of a head, for queries and for keys")
-        parts.append(Figure("qk_norm", 2 * z.Dk, "parameter", note=note))
+        vectors = 2 if spec.qk_norm.kind == "rms" else 4
+        note = N_("a gain per channel of a head, for queries and for keys; a layer norm also adds")
+        parts.append(Figure("qk_norm", vectors * z.Dk, "parameter", note=note))
     if spec.sinks:
         parts.append(Figure("sinks", z.Hq, "parameter", note=N_("one logit per head")))
     if isinstance(spec.positions, RelativeBias):
