@@ -81,12 +81,13 @@ class _Linear(torch.autograd.Function):
         return _forward(x, weight, bias, route)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         rows = grad.reshape(-1, grad.shape[-1])
         needs_x, needs_weight, needs_bias, _route = ctx.needs_input_grad
-        with products.fast_float32(True):
+        # The forward route says nothing about this one: oneDNN's own operator is exact everywhere,
+        # the setting for products is not (on processors with AMX it rounds to bfloat16).
+        with products.fast_float32(products.onednn_is_exact()):
             grad_x = (rows @ weight).view(x.shape) if needs_x else None
             grad_weight = rows.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None
         return grad_x, grad_weight, rows.sum(0) if needs_bias else None, None

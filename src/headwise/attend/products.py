@@ -80,9 +80,9 @@ def linear_route(*, few_rows: bool) -> tuple[LinearRoute, str]:
         return "plain", _("torch's own")
     generator = torch.Generator().manual_seed(0)
     rows, width = (1, 1024) if few_rows else (256, 512)
-    x = torch.randn(rows, width, generator=generator)
-    w = torch.randn(width, width, generator=generator)
-    b = torch.randn(width, generator=generator)
+    x = _normal(rows, width, generator=generator)
+    w = _normal(width, width, generator=generator)
+    b = _normal(width, generator=generator)
     exact = x.double() @ w.double().t() + b.double()
     bound = (
         (width + 1)
@@ -166,21 +166,35 @@ _setting: Any = getattr(torch.backends.mkldnn, "matmul", None)
 
 
 @lru_cache(maxsize=1)
+def onednn_is_exact() -> bool:
+    """Whether ``fast_float32`` can be turned on here and rounds no more than torch's own."""
+    if is_plain() or not torch.backends.mkldnn.is_available():
+        return False
+    if not hasattr(_setting, "fp32_precision"):
+        return False
+    a, b = _operands(torch.float32)
+    exact = a.double() @ b.double()
+    # Rounding of a sum of n products is at most n·eps times the sum of magnitudes.
+    bound = a.shape[-1] * eps(torch.float32) * (a.double().abs() @ b.double().abs())
+    try:
+        with fast_float32(True):
+            got = torch.bmm(a, b)
+    except (RuntimeError, AttributeError):
+        return False
+    return bool(((got.double() - exact).abs() <= bound).all())
+
+
+@lru_cache(maxsize=1)
 def _float32() -> Route:
     plain = _("torch's own: oneDNN can't be chosen here")
     if not torch.backends.mkldnn.is_available() or not hasattr(_setting, "fp32_precision"):
         return Route(torch.float32, torch.float32, False, plain)
     a, b = _operands(torch.float32)
-    exact = a.double() @ b.double()
     try:
-        with fast_float32(True):
-            got = torch.bmm(a, b)
         here, there, ratio = _compare(lambda: torch.bmm(a, b), _on_onednn(lambda: torch.bmm(a, b)))
     except (RuntimeError, AttributeError):
         return Route(torch.float32, torch.float32, False, plain)
-    # Rounding of a sum of n products is at most n·eps times the sum of magnitudes.
-    bound = a.shape[-1] * eps(torch.float32) * (a.double().abs() @ b.double().abs())
-    is_exact = bool(((got.double() - exact).abs() <= bound).all())
+    is_exact = onednn_is_exact()
     taken = is_exact and ratio > FASTER
     reason = _("measured here: {plain:.2f} ms as it is, {other:.2f} ms through oneDNN{remark}")
     remark = "" if is_exact else _(", which rounds more")
@@ -215,9 +229,14 @@ def _half(dtype: torch.dtype) -> Route:
 def _operands(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Queries of eight heads and their keys, as in a tile."""
     generator = torch.Generator().manual_seed(0)
-    a = torch.randn(8, 128, 64, generator=generator).to(dtype)
-    b = torch.randn(8, 512, 64, generator=generator).to(dtype).transpose(1, 2)
+    a = _normal(8, 128, 64, generator=generator).to(dtype)
+    b = _normal(8, 512, 64, generator=generator).to(dtype).transpose(1, 2)
     return a, b
+
+
+def _normal(*shape: int, generator: torch.Generator) -> Tensor:
+    """Whatever torch's default dtype and device are."""
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def _on_onednn(function: Callable[[], Tensor]) -> Callable[[], Tensor]:

@@ -77,7 +77,8 @@ def tiles_against_sdpa(dtype: torch.dtype, *, training: bool, threads: int) -> V
     generator = torch.Generator().manual_seed(0)
 
     def tensor() -> Tensor:
-        made = torch.randn(1, HEADS, LENGTH, HEAD_DIM, generator=generator)
+        shape = (1, HEADS, LENGTH, HEAD_DIM)
+        made = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
         return made.to(dtype).requires_grad_(training)
 
     q, k, v, grad = tensor(), tensor(), tensor(), tensor().detach()
