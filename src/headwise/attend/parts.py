@@ -8,6 +8,7 @@ without looking at single cells. Whatever is neither becomes a table.
     Causal()              highest = Tk - Tq           (k index - q index)
     Window(3, 0)          lowest = Tk - Tq - 3, highest = Tk - Tq
     Padding(keep)         keep
+    QueryPadding(keep)    q_keep
     Documents(q, k)       q_documents, k_documents
     Custom, Prefix, a | b table
 """
@@ -19,12 +20,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from headwise.masks import And, Causal, Documents, Mask, Padding, Window
+from headwise.masks import And, Causal, Documents, Mask, Padding, QueryPadding, Window
 from headwise.masks.checks import Sizes
 
 
 class MaskParts(NamedTuple):
-    """Who may look at whom: the conjunction of up to four rules. True = may look.
+    """Who may look at whom: the conjunction of up to five rules. True = may look.
 
     Args:
         lowest: smallest allowed difference key index - query index; None = unlimited.
@@ -33,6 +34,7 @@ class MaskParts(NamedTuple):
         q_documents: (B or 1, Tq) whole numbers, with
         k_documents: (B or 1, Tk): a query sees the keys with its number.
         table: (B or 1, H or 1, Tq or 1, Tk) bool.
+        q_keep: (B or 1, Tq) bool, queries that see anything at all.
     """
 
     lowest: int | None = None
@@ -41,6 +43,7 @@ class MaskParts(NamedTuple):
     q_documents: Tensor | None = None
     k_documents: Tensor | None = None
     table: Tensor | None = None
+    q_keep: Tensor | None = None
 
     @property
     def hides_nothing(self) -> bool:
@@ -50,10 +53,30 @@ class MaskParts(NamedTuple):
     @property
     def is_band(self) -> bool:
         """Whether distances alone decide."""
-        return self.keep is None and self.q_documents is None and self.table is None
+        return (
+            self.keep is None
+            and self.q_documents is None
+            and self.table is None
+            and self.q_keep is None
+        )
+
+    def without_idle_bounds(self, q_len: int, kv_len: int) -> MaskParts:
+        """The same rules without bounds that hide nothing at these lengths.
+
+        Example:
+            >>> MaskParts(highest=4).without_idle_bounds(1, 5).hides_nothing
+            True
+        """
+        low, high = self.lowest, self.highest
+        if (low is None or low > 1 - q_len) and (high is None or high < kv_len - 1):
+            return self
+        return self._replace(
+            lowest=low if low is not None and low > 1 - q_len else None,
+            highest=high if high is not None and high < kv_len - 1 else None,
+        )
 
     def dense(self, q_len: int, kv_len: int, device: torch.device | None = None) -> Tensor | None:
-        """The mask as one table, (B or 1, H or 1, Tq or 1, Tk) bool; None if it hides nothing."""
+        """The mask as one table, (B or 1, H or 1, Tq or 1, Tk or 1) bool; None: it hides nothing."""
         return self.tile(0, q_len, 0, kv_len, device)
 
     def tile(
@@ -77,6 +100,8 @@ class MaskParts(NamedTuple):
                 == (self.k_documents[:, None, k_start:k_stop])
             )
             visible = _both(visible, same[:, None])
+        if self.q_keep is not None:
+            visible = _both(visible, self.q_keep[:, None, q_start:q_stop, None])
         if self.table is not None:
             rows = self.table if self.table.shape[2] == 1 else self.table[:, :, q_start:q_stop]
             visible = _both(visible, rows[..., k_start:k_stop])
@@ -164,12 +189,15 @@ def _distances(rule: Mask, last: int) -> MaskParts | None:
 
 
 def _parts_of(rule: Mask, sizes: Sizes, device: torch.device) -> MaskParts:
+    if isinstance(rule, Documents):
+        rule.check(sizes)
+        keys = rule.q_documents if rule.k_documents is None else rule.k_documents
+        return MaskParts(q_documents=rule.q_documents.to(device), k_documents=keys.to(device))
     table, _blame = rule.resolve(sizes, device)  # also checks the sizes
     if isinstance(rule, Padding):
         return MaskParts(keep=table[:, 0, 0])
-    if isinstance(rule, Documents):
-        keys = rule.q_documents if rule.k_documents is None else rule.k_documents
-        return MaskParts(q_documents=rule.q_documents.to(device), k_documents=keys.to(device))
+    if isinstance(rule, QueryPadding):
+        return MaskParts(q_keep=table[:, 0, :, 0])
     return MaskParts(table=table)
 
 
@@ -190,6 +218,7 @@ def conjunction(a: MaskParts, b: MaskParts) -> MaskParts:
         q_documents=q_documents,
         k_documents=k_documents,
         table=table,
+        q_keep=_both(a.q_keep, b.q_keep) if b.q_keep is not None else a.q_keep,
     )
 
 

@@ -92,7 +92,7 @@ def make_plan(
         >>> [(b.q_start, b.q_stop, b.k_start, b.k_stop) for b in plan[0].blocks]
         [(0, 2, 0, 2), (2, 4, 0, 4), (4, 6, 1, 6)]
     """
-    own = (mask.keep, mask.q_documents, mask.k_documents, mask.table)
+    own = (mask.keep, mask.q_documents, mask.k_documents, mask.table, mask.q_keep)
     if all(tensor is None or tensor.shape[0] == 1 for tensor in own):
         return [_sample(mask, 0, batch, q_len, kv_len, block, device)]
     return [
@@ -112,6 +112,7 @@ def _of_sample(mask: MaskParts, index: int) -> MaskParts:
         q_documents=pick(mask.q_documents),
         k_documents=pick(mask.k_documents),
         table=pick(mask.table),
+        q_keep=pick(mask.q_keep),
     )
 
 
@@ -124,17 +125,16 @@ def _sample(
     block: int,
     device: torch.device,
 ) -> Sample:
-    first, last, keep = _real_keys(mask.keep, kv_len)
+    first, last, keep = interval(mask.keep, kv_len)
+    q_first, q_last, q_keep = interval(mask.q_keep, q_len)
     lowest = -q_len - kv_len if mask.lowest is None else mask.lowest
     highest = q_len + kv_len if mask.highest is None else mask.highest
     # Queries whose band lies beside the real keys see nothing.
-    live_start = min(q_len, max(0, first - highest))
-    live_stop = max(live_start, min(q_len, last - lowest)) if last > first else live_start
-    if lowest > highest:  # two bands that do not overlap, as Causal(alignment="start") & Window(0, 0)
+    live_start = min(q_len, max(q_first, first - highest))
+    live_stop = max(live_start, min(q_last, last - lowest)) if last > first else live_start
+    if lowest > highest:  # bands that do not overlap, as Causal(alignment="start") & Window(0, 0)
         live_stop = live_start
-    rest = MaskParts(
-        keep=keep, q_documents=mask.q_documents, k_documents=mask.k_documents, table=mask.table
-    )
+    rest = mask._replace(lowest=None, highest=None, keep=keep, q_keep=q_keep)
     blocks = []
     for q_start in range(live_start, live_stop, block):
         q_stop = min(q_start + block, live_stop)
@@ -152,10 +152,15 @@ def _sample(
     return Sample(start, stop, tuple(blocks), covered == q_len)
 
 
-def _real_keys(keep: Tensor | None, kv_len: int) -> tuple[int, int, Tensor | None]:
-    """The interval that holds all real keys, and ``keep`` if there are holes in it."""
+def interval(keep: Tensor | None, length: int) -> tuple[int, int, Tensor | None]:
+    """The interval that holds all real tokens of a sample, and ``keep`` if there are holes in it.
+
+    Example:
+        >>> interval(torch.tensor([[False, True, True, False]]), 4)
+        (1, 3, None)
+    """
     if keep is None:
-        return 0, kv_len, None
+        return 0, length, None
     real = keep[0].nonzero()
     if real.numel() == 0:
         return 0, 0, None

@@ -163,6 +163,69 @@ class Padding(_PerSample):
 
 
 @dataclass(frozen=True, eq=False)
+class QueryPadding(_PerSample):
+    """Padded *queries* see nothing: their rows are zeros, which nobody reads and nobody computes.
+
+    ``Padding`` alone leaves padded queries looking around, as most libraries do. Where keys and
+    queries are the same tokens, ``Padding(keep) & QueryPadding(keep)`` costs the least.
+
+    ::
+
+        keep 1 1 .      1 1 1
+                        1 1 1
+                        . . .
+
+    Args:
+        keep: (B, Tq), True or 1 = real, False or 0 = padding. Copied.
+
+    Raises:
+        MaskError: for another shape, or numbers other than 0 and 1.
+
+    Example:
+        >>> keep = torch.tensor([[1, 0]])
+        >>> (Padding(keep) & QueryPadding(keep)).dense(2, 2)[0, 0].int().tolist()
+        [[1, 0], [0, 0]]
+    """
+
+    keep: Tensor
+    name = "query-padding"
+
+    def __post_init__(self) -> None:
+        where = "QueryPadding(keep)"
+        keep = check_is_tensor(self.keep, where)
+        if keep.ndim != 2:
+            raise MaskError(
+                _("padding has shape {shape}, not (B, Tq)").format(shape=tuple(keep.shape)),
+                where=where,
+                why=_(
+                    "padding of queries says of each sample which queries are real; "
+                    "it knows neither keys nor heads"
+                ),
+                fix=_(
+                    "keep with two axes; a mask with more is Custom(tensor) or from_convention(...)"
+                ),
+            )
+        object.__setattr__(self, "keep", keep_table(keep, where).detach().clone())
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return int(self.keep.shape[0])
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where ``keep`` is."""
+        return self.keep.device
+
+    def __repr__(self) -> str:
+        return f"QueryPadding(keep={tuple(self.keep.shape)})"
+
+    def _table(self, sizes: Sizes, device: torch.device | None) -> Tensor:
+        _check_row(self.keep, "q_len", sizes.q_len, sizes, "QueryPadding(keep)")
+        return self.keep.to(device)[:, None, :, None].expand(-1, 1, -1, sizes.kv_len)
+
+
+@dataclass(frozen=True, eq=False)
 class Documents(_PerSample):
     """Several documents packed into one row: a query sees the keys of its own document.
 
@@ -240,9 +303,17 @@ class Documents(_PerSample):
     def __repr__(self) -> str:
         return f"Documents({tuple(self.q_documents.shape)}, {tuple(self._keys.shape)})"
 
-    def _table(self, sizes: Sizes, device: torch.device | None) -> Tensor:
+    def check(self, sizes: Sizes) -> None:
+        """Refuse numbers that do not fit a call, without making a table.
+
+        Raises:
+            MaskError: as ``dense``.
+        """
         _check_row(self.q_documents, "q_len", sizes.q_len, sizes, "Documents(q_documents)")
         _check_row(self._keys, "kv_len", sizes.kv_len, sizes, "Documents(k_documents)")
+
+    def _table(self, sizes: Sizes, device: torch.device | None) -> Tensor:
+        self.check(sizes)
         queries, keys = self.q_documents.to(device), self._keys.to(device)
         return (queries[:, :, None] == keys[:, None, :])[:, None]
 
