@@ -114,6 +114,11 @@ class Call(NamedTuple):
         return self.value.shape[3]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether query, key or value hold no number at all."""
+        return 0 in self.query.shape or 0 in self.key.shape or 0 in self.value.shape
+
+    @property
     def is_plain(self) -> bool:
         """Whether nothing but a mask goes beyond softmax(Q·Kᵀ·scale)·V."""
         return self.bias is None and self.softcap is None and self.sinks is None

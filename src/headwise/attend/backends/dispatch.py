@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from headwise.attend import products
-from headwise.attend.backends import eager, sdpa, tiled
+from headwise.attend.backends import eager, ragged, sdpa, split_keys, tiled
 from headwise.attend.backends.measured import Verdict, tiles_against_sdpa
 from headwise.attend.call import Call, DistanceBias, Result
 from headwise.errors import UsageError
@@ -39,7 +39,7 @@ class Backend(Protocol):
 
 
 BACKENDS: Registry[Backend] = Registry("backend")
-for _module in (eager, sdpa, tiled):
+for _module in (eager, sdpa, tiled, ragged, split_keys):
     BACKENDS.add(_module.name, _module)
 
 SMALL = 64 * 64
@@ -100,7 +100,7 @@ def pick(call: Call, backend: str | None = None) -> Pick:
         return Pick("eager", N_("plain operations run on every device"))
     if call.need_weights is not False and call.needs_grad:
         return Pick("eager", N_("gradients have to pass through the returned weights"))
-    if call.q_len * call.kv_len <= SMALL or call.batch == 0:
+    if call.q_len * call.kv_len <= SMALL or call.is_empty:
         if fused_can:
             return Pick("sdpa", N_("the call is small: the least overhead wins"))
         return Pick("eager", N_("the call is small: plain operations have the least overhead"))
@@ -119,16 +119,43 @@ def _by_speed(call: Call) -> Pick:
         return Pick("tiled", N_("SDPA would need the bias as a Tq × Tk tensor"))
     if call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled():
         return Pick("tiled", N_("SDPA stores the scores if the bias has a gradient"))
-    if call.q_len * call.group_size < call.kv_len and call.group_size > 1:
-        return Pick("tiled", N_("few queries: the heads of a group become rows of one product"))
+    if call.q_len == 1:
+        return _decode(call)
     if call.bias is None and not (call.mask.hides_nothing or sdpa.is_causal_from_the_start(call)):
-        return Pick("tiled", N_("SDPA computes what the mask hides, tiles skip it"))
-    verdict = tiles_against_sdpa(
-        call.query.dtype, training=call.needs_grad, threads=torch.get_num_threads()
-    )
+        return _skipping(call)
+    verdict = _measured(call)
     if verdict.tiles_win:
         return Pick("tiled", N_("tiles are quicker on this machine"), verdict)
     return Pick("sdpa", N_("torch's fused kernel is quicker on this machine"), verdict)
+
+
+def _decode(call: Call) -> Pick:
+    """One query per sample."""
+    half = call.query.dtype.itemsize == 2
+    if half and products.route(call.query.dtype, call.query.device).compute == call.query.dtype:
+        if not split_keys.refuses(call):
+            return Pick(
+                "split-keys", N_("one query: this processor multiplies half precision quickly")
+            )
+    elif call.batch * call.num_kv_heads < torch.get_num_threads() and not split_keys.refuses(call):
+        return Pick("split-keys", N_("one query and few heads: the keys are split among threads"))
+    return Pick("sdpa", N_("one query: the heads of a group become rows of one product"))
+
+
+def _skipping(call: Call) -> Pick:
+    """A mask that hides much of the keys."""
+    if ragged.refuses(call):
+        return Pick("tiled", N_("SDPA computes what the mask hides, tiles skip it"))
+    verdict = _measured(call)
+    if verdict.tiles_win:
+        return Pick("tiled", N_("SDPA computes what the mask hides, tiles skip it"), verdict)
+    return Pick("ragged", N_("padding is left out, and the fused kernel is quicker"), verdict)
+
+
+def _measured(call: Call) -> Verdict:
+    return tiles_against_sdpa(
+        call.query.dtype, training=call.needs_grad, threads=torch.get_num_threads()
+    )
 
 
 def choose(call: Call, backend: str | None = None) -> Choice:

@@ -88,8 +88,9 @@ def normalise(masked: Tensor, sinks: Tensor | None) -> Tensor:
     at_least_float32 = torch.promote_types(masked.dtype, torch.float32)
     if sinks is not None:
         sink = sinks.to(masked.dtype).view(1, -1, 1, 1).expand(*masked.shape[:3], 1)
-        joined = torch.cat([masked, sink], dim=-1).softmax(-1, dtype=at_least_float32)
-        return joined[..., :-1].to(masked.dtype)
+        joined = torch.cat([masked, sink], dim=-1)
+        beside: Tensor = torch._safe_softmax(joined, -1, at_least_float32)  # noqa: SLF001
+        return beside[..., :-1].to(masked.dtype)
     if masked.shape[-1] == 0:
         return masked
     safe: Tensor = torch._safe_softmax(masked, -1, at_least_float32)  # noqa: SLF001

@@ -38,7 +38,7 @@ TILE_ELEMENTS = 1 << 20
 
 def refuses(call: Call) -> str:
     """Why this backend can't compute a call; empty if it can."""
-    if call.q_len == 0 or call.kv_len == 0 or call.batch == 0:
+    if call.is_empty:
         return _("there is nothing to attend to")
     if call.need_weights is not False and call.needs_grad:
         return _("it does not carry gradients through returned weights")
@@ -84,7 +84,11 @@ class _Tiled(torch.autograd.Function):
         mask, scale, softcap, dropout_p = ctx.rest
         bias = DistanceBias(distance) if distance is not None else dense
         call = Call(query, key, value, mask, scale, bias, softcap, sinks, dropout_p)
-        return (*backward(call, grad, ctx.seed), None, None)
+        needs = ctx.needs_input_grad
+        found = backward(
+            call, grad, ctx.seed, bias_too=needs[3] or needs[4], sinks_too=bool(needs[5])
+        )
+        return (*found, None, None)
 
 
 # ---------------------------------------------------------------------------------- the two passes
@@ -101,10 +105,10 @@ def forward(call: Call, seed: int = 0) -> Result:
         for tile in work.tiles():
             p = work.weights(tile)
             rows = (tile.heads, slice(None), tile.queries)
-            if weights is not None:
-                _store_weights(call, weights, tile, p)
             if call.dropout_p:
                 p.mul_(work.kept(tile, p))
+            if weights is not None:
+                _store_weights(call, weights, tile, p)
             out = work.buffer("out", (p.shape[0], p.shape[1], Dv))
             torch.bmm(p, work.value[tile.heads, tile.keys], out=out)
             context[rows] = out.view(-1, G, tile.rows, Dv)
@@ -116,9 +120,12 @@ def forward(call: Call, seed: int = 0) -> Result:
     return result, weights.view(call.batch, call.num_heads, Tq, Tk)
 
 
-def backward(call: Call, grad: Tensor, seed: int = 0) -> tuple[Tensor | None, ...]:
+def backward(
+    call: Call, grad: Tensor, seed: int = 0, *, bias_too: bool = True, sinks_too: bool = True
+) -> tuple[Tensor | None, ...]:
     """Gradients of query, key, value, dense bias, distance bias and sinks.
 
+    The last three only if they are wanted: the gradient of a dense bias is as large as the bias.
     Scores and the gradient of the weights are made in float32 or better: rounded to half
     precision they would be the largest error of all. The other products take the quickest route.
     """
@@ -132,7 +139,7 @@ def backward(call: Call, grad: Tensor, seed: int = 0) -> tuple[Tensor | None, ..
     dq = torch.empty_like(q) if work.covers_all else torch.zeros_like(q)
     dk = torch.zeros(k.shape, dtype=work.dtype, device=k.device)
     dv = torch.zeros(work.value.shape, dtype=work.dtype, device=k.device)
-    extra = _ExtraGradients(call, work.dtype)
+    extra = _ExtraGradients(call, work.dtype, bias_too=bias_too, sinks_too=sinks_too)
     with products.fast_float32(work.route.onednn):
         for tile in work.tiles():
             rows = (tile.heads, slice(None), tile.queries)
@@ -145,11 +152,11 @@ def backward(call: Call, grad: Tensor, seed: int = 0) -> tuple[Tensor | None, ..
             _add_product(dv[tile.heads, tile.keys], work.lowered(dropped, low), _as_rows(do[rows]))
             if kept is not None:
                 dp.mul_(kept)
-            if call.sinks is not None:
+            if extra.sinks is not None:
                 extra.add_sinks(tile, p, dp)
             # dS = P·(dP - sum(P·dP)), fused and in place
             _softmax_backward.out(dp, p, -1, p.dtype, grad_input=dp)
-            if call.bias is not None:
+            if extra.has_bias:
                 extra.add_bias(tile, dp)
             if call.softcap is not None:
                 dp.mul_(work.cap_slope)
@@ -263,13 +270,15 @@ class _Work:
         if block.hidden is not None:
             cells.masked_fill_(self.per_head(block.hidden, tile), -math.inf)
         gate = self.gate(tile, cells) if call.sinks is not None else None
+        # A bias may hide whole rows by -inf; a NaN is no reason to call a row empty.
+        empty = s.amax(-1, keepdim=True) == -math.inf if call.bias is not None else None
         torch.softmax(s, -1, out=s)
-        if call.bias is not None:  # a bias may hide whole rows by -inf
-            s.masked_fill_(s.isnan().all(-1, keepdim=True), 0.0)
-        elif block.empty is not None:
-            cells.masked_fill_(self.per_head(block.empty, tile), 0.0)
         if gate is not None:
             cells.mul_(gate)
+        if empty is not None:
+            s.masked_fill_(empty, 0.0)
+        elif block.empty is not None:
+            cells.masked_fill_(self.per_head(block.empty, tile), 0.0)
         return s
 
     def lowered(self, p: Tensor, dtype: torch.dtype) -> Tensor:
@@ -317,15 +326,16 @@ class _Work:
 class _ExtraGradients:
     """Gradients of a bias and of sinks, summed over the tiles."""
 
-    def __init__(self, call: Call, sums: torch.dtype) -> None:
+    def __init__(self, call: Call, sums: torch.dtype, *, bias_too: bool, sinks_too: bool) -> None:
         self.call = call
         self.dense = self.distance = self.sinks = None
+        self.has_bias = bias_too and call.bias is not None
         device = call.query.device
-        if isinstance(call.bias, DistanceBias):
+        if self.has_bias and isinstance(call.bias, DistanceBias):
             self.distance = torch.zeros(call.bias.values.shape, dtype=sums, device=device)
-        elif call.bias is not None:
+        elif self.has_bias and isinstance(call.bias, Tensor):
             self.dense = torch.zeros(call.bias.shape, dtype=sums, device=device)
-        if call.sinks is not None:
+        if sinks_too and call.sinks is not None:
             self.sinks = torch.zeros(call.sinks.shape, dtype=sums, device=device)
 
     def add_bias(self, tile: Tile, ds: Tensor) -> None:
