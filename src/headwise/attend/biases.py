@@ -110,7 +110,8 @@ def distances(where: Places, device: torch.device) -> Tensor:
     q, k = where.q, where.k
     if where.is_plain:
         nearest = k.start - q.start - (q.length - 1)
-        return torch.arange(nearest, nearest + q.length + k.length - 1, device=device)
+        count = max(0, q.length + k.length - 1)
+        return torch.arange(nearest, nearest + count, device=device)
     return k.tensor(device)[:, None, :] - q.tensor(device)[:, :, None]
 
 

@@ -20,19 +20,19 @@ def fit(query: Any, key: Any, value: Any) -> bool:
         B, Hq, _Tq, Dk = query.shape
         Bk, Hkv, Tk, Dkk = key.shape
         Bv, Hv, Tv, _Dv = value.shape
-    except (ValueError, AttributeError):
+        return bool(
+            B == Bk == Bv
+            and Hkv == Hv
+            and Hkv > 0
+            and Hq % Hkv == 0
+            and Tk == Tv
+            and Dk == Dkk
+            and query.dtype == key.dtype == value.dtype
+            and query.device == key.device == value.device
+            and query.dtype.is_floating_point
+        )
+    except (ValueError, AttributeError):  # no tensors, or not of four axes
         return False
-    return bool(
-        B == Bk == Bv
-        and Hkv == Hv
-        and Hkv > 0
-        and Hq % Hkv == 0
-        and Tk == Tv
-        and Dk == Dkk
-        and query.dtype == key.dtype == value.dtype
-        and query.device == key.device == value.device
-        and query.dtype.is_floating_point
-    )
 
 
 def explain_misfit(query: Any, key: Any, value: Any) -> None:
@@ -137,7 +137,7 @@ def check_options(
         ShapeError, UsageError: with both numbers.
     """
     B, Hq, Tq, Tk = query.shape[0], query.shape[1], query.shape[2], key.shape[2]
-    if need_weights not in (False, "per-head", "averaged"):
+    if need_weights is not False and need_weights not in ("per-head", "averaged"):
         raise UsageError(
             _("need_weights={value!r} is unknown").format(value=need_weights),
             where="attention(need_weights)",
@@ -154,11 +154,11 @@ def check_options(
             where="attention(softcap)",
             fix=_("None turns the cap off"),
         )
-    if scale is not None and not math.isfinite(scale):
+    if scale is not None and (isinstance(scale, Tensor) or not math.isfinite(scale)):
         raise UsageError(
-            _("scale={scale} is not a finite number").format(scale=scale),
+            _("scale={scale} is not a finite number").format(scale=repr(scale)),
             where="attention(scale)",
-            fix=_("leave it out for 1/sqrt(head_dim)"),
+            fix=_("leave it out for 1/sqrt(head_dim); a learned factor is multiplied into query"),
         )
     if sinks is not None and (not isinstance(sinks, Tensor) or tuple(sinks.shape) != (Hq,)):
         got = tuple(sinks.shape) if isinstance(sinks, Tensor) else type(sinks).__name__
@@ -168,10 +168,10 @@ def check_options(
             why=_("there is one logit per query head"),
         )
     if isinstance(bias, DistanceBias):
-        if tuple(bias.values.shape) != (Hq, Tq + Tk - 1):
+        if tuple(bias.values.shape) != (Hq, max(0, Tq + Tk - 1)):
             raise ShapeError(
                 _("the values of a DistanceBias are {got}, not {want}").format(
-                    got=tuple(bias.values.shape), want=(Hq, Tq + Tk - 1)
+                    got=tuple(bias.values.shape), want=(Hq, max(0, Tq + Tk - 1))
                 ),
                 where="attention(bias)",
                 why=_("one value per head and distance, Tq + Tk - 1 of them"),
@@ -200,3 +200,15 @@ def check_options(
             where="attention(bias)",
             fix=_("a tensor that broadcasts to (B, H, Tq, Tk), or a DistanceBias"),
         )
+    for name, tensor in (
+        ("bias", bias.values if isinstance(bias, DistanceBias) else bias),
+        ("sinks", sinks),
+    ):
+        if tensor is not None and tensor.device != query.device:
+            raise UsageError(
+                _("{name} is on {got}, query on {want}").format(
+                    name=name, got=tensor.device, want=query.device
+                ),
+                where=f"attention({name})",
+                fix=f"{name}.to(query.device)",
+            )

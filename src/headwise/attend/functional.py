@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from headwise.attend.backends import eager
@@ -47,7 +48,7 @@ def attention(
 
     Returns:
         The context, (B, Hq, Tq, Dv); with ``need_weights`` also the weights, (B, Hq, Tq, Tk) or
-        averaged over the heads (B, Tq, Tk). A query that sees nothing gets zeros.
+        averaged over the heads (B, Tq, Tk), after dropout. A query that sees nothing gets zeros.
 
     Raises:
         ShapeError, UsageError, MaskError: for tensors, options or masks that do not fit.
@@ -177,6 +178,9 @@ def make_call(
     """
     if not fit(query, key, value):
         explain_misfit(query, key, value)
+    if not torch.compiler.is_compiling() and _is_autocast(query):
+        dtype = torch.get_autocast_dtype(query.device.type)
+        query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     check_options(
         query,
         key,
@@ -199,15 +203,24 @@ def make_call(
             num_heads=query.shape[1],
             device=query.device,
         )
+    parts = parts.without_idle_bounds(query.shape[2], key.shape[2])
     return Call(
         query=query,
         key=key,
         value=value,
         mask=parts,
-        scale=query.shape[3] ** -0.5 if scale is None else scale,
+        scale=max(1, query.shape[3]) ** -0.5 if scale is None else scale,
         bias=bias,
         softcap=softcap,
         sinks=sinks,
         dropout_p=dropout_p,
         need_weights=need_weights,
+    )
+
+
+def _is_autocast(query: Tensor) -> bool:
+    """Whether torch's autocast would lower the products: no backend may depend on its own ways."""
+    kind = query.device.type
+    return (
+        kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind) and query.dtype != torch.float64
     )
