@@ -90,7 +90,17 @@ class Beside:
         assert len(self.cache) == max(lengths)
         if self.cache.rows_are_equal:
             assert len(set(lengths)) == 1
+        assert not self.left_over().any()
         return wrong
+
+    def left_over(self) -> Tensor:
+        """What is stored in slots that hold no token: zeros, or a stale NaN could come back."""
+        store = self.cache._store
+        held = store.rows.held_by_row(self.cache.device)
+        unused = torch.arange(store.slots) >= held[:, None]
+        return torch.cat(
+            [buffer.transpose(1, 2)[unused].flatten() for buffer in (store.key, store.value)]
+        )
 
     def truncate(self, length: int | Tensor) -> None:
         """Go back, in the cache and in the lists."""

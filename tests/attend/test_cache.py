@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounter
 
 from headwise import KVCache
 from headwise.attend.functional import make_call, run
+from headwise.attend.parts import MaskParts
 from headwise.errors import ShapeError, SpecError, UsageError
 from headwise.spec import Alibi, AttentionSpec, Learned, Rope
 
@@ -183,12 +184,12 @@ def test_positions_of_keys():
 # ---------------------------------------------------------------------- as cheap as possible
 def test_equal_rows_need_numbers_only():
     cache = small(batch=2, max_len=32)
-    assert cache.append(*tokens(3)).mask == (None, 0, None, None, None, None)
-    assert cache.append(*tokens(2)).mask == (None, 3, None, None, None, None)
+    assert cache.append(*tokens(3)).mask == MaskParts(highest=0)
+    assert cache.append(*tokens(2)).mask == MaskParts(highest=3)
     assert cache.append(*tokens(1)).mask.hides_nothing
     ring = small(max_len=None, window=(3, 0), room=4)
-    assert ring.append(*tokens(3)).mask == (None, 0, None, None, None, None)
-    assert ring.append(*tokens(2)).mask == (0, 3, None, None, None, None)
+    assert ring.append(*tokens(3)).mask == MaskParts(highest=0)
+    assert ring.append(*tokens(2)).mask == MaskParts(lowest=0, highest=3)
     for _step in range(9):
         cached = ring.append(*tokens(1))
         assert cached.mask.hides_nothing
@@ -202,7 +203,7 @@ def test_the_first_tokens_are_attended_as_they_are():
         cached = small().append(k, v, keep)
         assert cached.key is k
         assert cached.value is v
-        assert cached.mask == (None, 0, keep, None, None, None)
+        assert cached.mask == MaskParts(highest=0, keep=keep)
         assert cached.slots_are_positions
     holes = small().append(k, v, HOLES)
     assert not holes.slots_are_positions

@@ -199,9 +199,7 @@ def overflow(rows: Rows, after: Rows, new: int, limit: int) -> HeadwiseError:
 def wrong_length(length: Any, rows: Rows) -> HeadwiseError:
     """The error for a length that a cache can't be cut to."""
     got = length.tolist() if isinstance(length, Tensor) else length
-    has = rows.longest
-    if rows.held is not None:
-        has = (rows.held + rows.first).tolist()
+    has = rows.longest if rows.held is None else (rows.held + rows.first).tolist()
     return UsageError(
         _("can't go back to {length} tokens from {has}").format(length=got, has=has),
         where=f"KVCache.truncate({got})",
