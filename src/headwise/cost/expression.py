@@ -243,6 +243,11 @@ def as_expression(value: Expression | Value) -> Expression:
     return value if isinstance(value, Expression) else Number(value)
 
 
+def times(count: int, expression: Expression) -> Expression:
+    """A multiple; once is the expression itself."""
+    return expression if count == 1 else count * expression
+
+
 def minimum(*arguments: Expression | Value) -> Expression:
     """The smallest of them.
 

@@ -13,6 +13,7 @@ _RULE = N_("length T at which the two products with T² pairs take as much as th
 _HALF = N_("causality halves the pairs, so it takes twice the length (less one token, exactly)")
 
 _WINDOW = N_("with a window the pairs grow by the same number per token, so it takes longer still")
+_COUNTED = N_("found by counting: one side of the window matters before the other")
 _SPARE = N_("keys in the window beyond those that the linear part pays for")
 
 
@@ -60,19 +61,28 @@ def crossover(
     plain = Figure("crossover", per_token / per_pair, "token", note=_RULE)
     if not saving:
         return plain
-    halved = Figure("crossover_causal", 2 * plain, "token", note=_HALF)
-    found = halved if spec.is_causal else plain
+    found = plain
+    if spec.is_causal:
+        found = Figure("crossover_causal", 2 * plain, "token", note=_HALF)
     left, right = spec.window or (None, None)
-    right = 0 if spec.is_causal else right
-    if left is None or right is None or max(left, right) >= found.value:
+    limits = (left,) if spec.is_causal else (left, right)
+    if all(side is None or side >= found.value for side in limits):
         return found
-    keys, hidden = Size("l", left) + 1, triangle(Size("l", left))
-    if right:
-        keys, hidden = keys + Size("r", right), hidden + triangle(Size("r", right))
-    spare = Figure("spare_keys", keys - plain, "token", note=_SPARE)
-    if spare.value <= 0:
+    right = 0 if spec.is_causal else right
+    if left is not None and right is not None:
+        keys, hidden = Size("l", left) + 1, triangle(Size("l", left))
+        if right:
+            keys, hidden = keys + Size("r", right), hidden + triangle(Size("r", right))
+        spare = Figure("spare_keys", keys - plain, "token", note=_SPARE)
+        if spare.value <= 0:
+            return None
+        length = Figure("crossover_window", hidden / spare, "token", note=_WINDOW)
+        if length.value > max(left, right):
+            return length
+    counted = first_length(spec, ffn_width=ffn_width, gated=gated, saving=True)
+    if counted is None:
         return None
-    return Figure("crossover_window", hidden / spare, "token", note=_WINDOW)
+    return Figure("crossover_window", counted, "token", note=_COUNTED)
 
 
 def first_length(

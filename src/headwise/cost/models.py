@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from headwise.cost.expression import Expression, Size, Sum
+from headwise.cost.expression import Expression, Size, Sum, times
 from headwise.cost.figure import Figure
 from headwise.cost.sizes import checked
 from headwise.cost.weights import parameters, total
@@ -169,7 +169,7 @@ def model_parameters(model: Model) -> Figure:
         for block in model.blocks
     ]
     if model.outer_norms:
-        norms = model.outer_norms * model.norm_vectors * width
+        norms = times(model.outer_norms * model.norm_vectors, width)
         terms.append(Figure("outer_norms", norms, "parameter"))
     if model.head == "untied":
         head: Expression = Size("V", model.vocabulary) * width

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from headwise.cost.bounds import Bound
 from headwise.cost.expression import number_text
@@ -22,6 +22,7 @@ _PHASES = {
     "decode": N_("decode, one token each"),
     "training": N_("training step"),
 }
+_INDENT = "\N{NO-BREAK SPACE}" * 2
 _RESOURCES = {"compute": N_("compute"), "memory": N_("memory")}
 
 
@@ -150,7 +151,7 @@ def _lengths(found: Estimate) -> list[Block]:
     for name, crossing in found.crossovers.items():
         rows.append((_(_CROSSINGS[name]), *_crossing_cells(crossing)))
     columns = (
-        _("attention takes more than"), _("from T ="), _("with the causal saving"),
+        _("attention takes more than"), _("from T ="), _("without hidden pairs"),
         _("by counting"),
     )  # fmt: skip
     text = _("scores and aggregate grow with T², everything else with T")
@@ -161,7 +162,7 @@ def _lengths(found: Estimate) -> list[Block]:
 def _crossing_cells(one: Crossing) -> tuple[str, str, str]:
     never = _("never")
     rule = exact(one.rule.value) if one.rule else never
-    if one.rule_causal is None and one.exact_causal is None:
+    if not one.hides:
         return rule, "", number_text(one.exact) if one.exact else never
     causal = exact(one.rule_causal.value) if one.rule_causal else never
     counted = [number_text(value) if value else never for value in (one.exact, one.exact_causal)]
@@ -302,8 +303,9 @@ def _receipts(found: Estimate) -> list[Block]:
         for bound in found.bounds
     ]
     blocks: list[Block] = [Heading(_("Receipts")), _legend(figure for _title, figure in figures)]
+    shown: set[tuple[str, str, str]] = set()
     for title, figure in figures:
-        blocks += [Heading(title, level=3), receipt_pairs(figure)]
+        blocks += [Heading(title, level=3), receipt_pairs(figure, shown)]
     return blocks
 
 
@@ -316,7 +318,7 @@ def _short_receipts(found: Estimate) -> list[Block]:
         (_("KV cache"), found.cache),
     ):
         rows.append((title, receipt_text(figure)))
-        rows += [("  " + part.name, receipt_text(part)) for part in figure.parts]
+        rows += [(_INDENT + part.name, receipt_text(part)) for part in figure.parts]
     more = Text(_("--receipts opens every figure, down to the last part"), "quiet")
     return [Heading(_("Receipts")), _legend([found.parameters, found.main_flops, found.cache]),
             Pairs(tuple(rows)), more]  # fmt: skip
@@ -335,24 +337,40 @@ def _legend(figures: Iterable[Figure]) -> Pairs:
     return Pairs(tuple(rows))
 
 
-def receipt_pairs(figure: Figure) -> Pairs:
-    """A figure and everything below it, indented by depth; what is repeated is shown once."""
-    rows, seen = [], set()
-    for depth, one in figure.walk():
-        key = (one.name, one.formula.text(), one.formula.filled())
-        if key in seen:
-            continue
-        seen.add(key)
-        rows.append(("  " * depth + one.name, receipt_text(one)))
-    return Pairs(tuple(rows))
+def receipt_pairs(figure: Figure, shown: set[tuple[str, str, str]] | None = None) -> Pairs:
+    """A figure and everything below it, indented by depth.
+
+    Args:
+        figure: what to open.
+        shown: what has been opened before and is only named again; added to.
+    """
+    known = set() if shown is None else shown
+    return Pairs(tuple(_opened(figure, 0, known)))
+
+
+def _opened(
+    figure: Figure, depth: int, shown: set[tuple[str, str, str]]
+) -> Iterator[tuple[str, str]]:
+    key = (figure.name, figure.formula.text(), figure.formula.filled())
+    label = _INDENT * depth + figure.name
+    if key in shown and figure.parts:
+        yield label, _("{amount}, as above").format(amount=_amount(figure))
+        return
+    shown.add(key)
+    yield label, receipt_text(figure)
+    for part in figure.parts:
+        yield from _opened(part, depth + 1, shown)
+
+
+def _amount(figure: Figure) -> str:
+    number, short = exact(figure.value), human(figure)
+    amount = f"{number} {figure.unit}"
+    return amount if short.partition(" ")[0] == number else f"{amount} ({short})"
 
 
 def receipt_text(figure: Figure) -> str:
     """Value, formula, the formula with numbers, note and source of one figure."""
-    amount = f"{exact(figure.value)} {figure.unit}"
-    short = human(figure)
-    number = exact(figure.value)
-    lines = [amount if short.partition(" ")[0] == number else f"{amount} ({short})"]
+    lines = [_amount(figure)]
     if not figure.is_fact:
         formula, filled = figure.formula.text(), figure.formula.filled()
         lines.append(f"= {formula}")

@@ -149,14 +149,16 @@ class Crossing:
 
     Args:
         rule: the length by the formula, or None if it never does.
-        rule_causal: the same where causality halves the pairs; None for a layer that isn't causal.
+        rule_causal: the same without the pairs that causality or a window hides; None if never.
         exact, exact_causal: first lengths by counting.
+        hides: whether anything is hidden; if not, the causal figures are those of the rule.
     """
 
     rule: Figure | None
     rule_causal: Figure | None
     exact: int | None
     exact_causal: int | None
+    hides: bool
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -272,12 +274,12 @@ def _crossovers(model: Model) -> dict[str, Crossing]:
 
 
 def _crossing(spec: AttentionSpec, more: dict[str, Any]) -> Crossing:
-    halves = spec.is_causal or spec.window is not None
     return Crossing(
         rule=crossover(spec, **more),
-        rule_causal=crossover(spec, saving=True, **more) if halves else None,
+        rule_causal=crossover(spec, saving=True, **more),
         exact=first_length(spec, **more),
-        exact_causal=first_length(spec, saving=True, **more) if halves else None,
+        exact_causal=first_length(spec, saving=True, **more),
+        hides=spec.is_causal or spec.window is not None,
     )
 
 

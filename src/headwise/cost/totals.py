@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headwise.cost.cache import kv_cache
-from headwise.cost.expression import Expression, Number, Size, Sum
+from headwise.cost.expression import Expression, Size, Sum, times
 from headwise.cost.figure import Figure
 from headwise.cost.models import Block, Model, model_parameters
 from headwise.cost.products import Direction, feed_forward_flops, flops
@@ -55,14 +55,14 @@ def model_flops(
         )  # fmt: skip
         terms.append(Size("L", block.count) * one)
     z = Letters(model.spec, batch=batch, q_len=q_len, kv_len=kv_len)
-    times = {"forward": 1, "backward": 2, "both": 3}[direction]
+    passes = {"forward": 1, "backward": 2, "both": 3}[direction]
     if model.head in ("tied", "untied"):
-        head = 2 * times * z.B * z.Tq * z.Dm * Size("V", model.vocabulary)
+        head = 2 * passes * z.B * z.Tq * z.Dm * Size("V", model.vocabulary)
         terms.append(Figure("head", head, "FLOP", note=_LOGITS))
     if model.head == "pooler":
-        terms.append(Figure("pooler", 2 * times * z.B * z.Dm * z.Dm, "FLOP"))
+        terms.append(Figure("pooler", 2 * passes * z.B * z.Dm * z.Dm, "FLOP"))
     name = {"forward": "forward", "backward": "backward", "both": "training_step"}[direction]
-    return Figure(name, Sum(tuple(terms)), "FLOP", note="" if times == 1 else _TWICE)
+    return Figure(name, Sum(tuple(terms)), "FLOP", note="" if passes == 1 else _TWICE)
 
 
 def _block_flops(
@@ -91,10 +91,10 @@ def _block_flops(
     if block.ffn is not None:
         width = Size("F", block.ffn.width)
         plain = feed_forward_flops(z.Dm, width, z.B * z.Tq, gated=block.ffn.gated)
-        times = {"forward": 1, "backward": 2, "both": 3}[direction]
+        passes = {"forward": 1, "backward": 2, "both": 3}[direction]
         part = plain
-        if times > 1:
-            part = Figure(f"feed_forward_{direction}", times * plain, "FLOP", note=_TWICE)
+        if passes > 1:
+            part = Figure(f"feed_forward_{direction}", passes * plain, "FLOP", note=_TWICE)
         parts.append(part)
     return total("block" if block.stack == "decoder" else "encoder_block", parts, "FLOP")
 
@@ -232,14 +232,14 @@ def model_traffic(
             count = 3 if block.ffn.gated else 2
             weights = count * z.Dm * width
             flat = z.B * z.Tq * (2 * z.Dm + count * width)
-            formula = Number(passes) * (weights + flat) * s
+            formula = times(passes, (weights + flat) * s)
             parts.append(Figure("feed_forward", formula, "byte"))
         one = total("block" if block.stack == "decoder" else "encoder_block", parts, "byte")
         terms.append(Size("L", block.count) * one)
     if model.head in ("tied", "untied"):
         z = Letters(model.spec, batch=batch, q_len=q_len)
         rows = Size("V", model.vocabulary)
-        formula = Number(passes) * (rows * z.Dm + z.B * z.Tq * (z.Dm + rows)) * s
+        formula = times(passes, (rows * z.Dm + z.B * z.Tq * (z.Dm + rows)) * s)
         terms.append(Figure("head", formula, "byte"))
     return Figure(f"bytes_{algorithm}", Sum(tuple(terms)), "byte")
 

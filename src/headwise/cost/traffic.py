@@ -12,7 +12,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from headwise.cost.expression import Expression, Number, Size, ceiling, floor, maximum, minimum
+from headwise.cost.expression import (
+    Expression,
+    Size,
+    as_expression,
+    ceiling,
+    floor,
+    maximum,
+    minimum,
+    times,
+)
 from headwise.cost.figure import Figure
 from headwise.cost.products import Direction
 from headwise.cost.sizes import Letters, bytes_of, checked
@@ -181,11 +190,10 @@ def layer_traffic(
         core: what scores, softmax and aggregate move.
         passes: how often weights and activations of the linear part move: 1 forward, 3 training.
     """
-    times = Number(passes)
-    stored = Figure("weights", times * weights * s, "byte")
+    stored = Figure("weights", times(passes, as_expression(weights) * s), "byte")
     flat = z.B * (2 * z.Tq * z.Dm + z.Tq * z.Hq * (z.Dk + z.Dv) + z.Tk * z.Hkv * (z.Dk + z.Dv))
     linear = Figure(
-        "linear_activations", times * flat * s, "byte",
+        "linear_activations", times(passes, flat * s), "byte",
         note=N_("input and output, results of the projections, input of the last one"),
     )  # fmt: skip
     return total("attention", [stored, linear, core], "byte")

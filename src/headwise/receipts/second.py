@@ -169,8 +169,8 @@ def _free_counters(spec: AttentionSpec, batch: int, q_len: int) -> tuple[Second,
     return (
         _free(N_("FLOPs of scores and aggregate, Dv = Dk, forward"),
               "FlopCounterMode, F.scaled_dot_product_attention", core, _count(fused)),
-        _free(N_("FLOPs of a whole multi-head layer, forward"),
-              f"FlopCounterMode, nn.MultiheadAttention({_WIDTH}, {_HEADS}) in eval", whole, _count(fast)),
+        _free(N_("FLOPs of a whole multi-head layer in eval, forward"),
+              f"FlopCounterMode, nn.MultiheadAttention({_WIDTH}, {_HEADS})", whole, _count(fast)),
     )  # fmt: skip
 
 
