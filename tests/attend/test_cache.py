@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import pickle
 
 import pytest
 import torch
@@ -397,9 +396,7 @@ def test_reset_is_a_new_cache_in_the_same_memory():
     assert cache._store.key.data_ptr() == place
 
 
-@pytest.mark.parametrize(
-    "copied", [KVCache.clone, copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))]
-)
+@pytest.mark.parametrize("copied", [KVCache.clone, copy.deepcopy])
 def test_copies_go_their_own_way(copied):
     cache = small()
     cache.append(*tokens(3), torch.tensor([[F, T, T], [T, T, T]]))
@@ -668,6 +665,9 @@ def test_keeps_that_do_not_fit(keep, text):
     shown = str(caught.value)
     assert shown == text if "\n" in text else shown.startswith(text + "\n")
     assert same(before, state(cache))
+    with pytest.raises((ShapeError, UsageError)) as caught:
+        cache.next_positions(3, keep)
+    assert str(caught.value) == shown.replace("append", "next_positions")
 
 
 BAD_SIZES = [
@@ -718,7 +718,7 @@ def test_caches_that_cannot_be(sizes, text):
 def test_lengths_that_it_cannot_go_back_to():
     cache = small()
     cache.append(*tokens(3))
-    bad = [4, -1, torch.tensor([3]), torch.tensor([1, 4]), torch.tensor([1.0, 2.0])]
+    bad = [4, -1, None, [1, 2], torch.tensor([3]), torch.tensor([1, 4]), torch.tensor([1.0, 2.0])]
     for length in bad:
         before = state(cache)
         with pytest.raises(UsageError) as caught:
@@ -759,7 +759,7 @@ def test_a_ring_cannot_go_back_to_what_it_dropped():
 
 def test_rows_that_do_not_exist():
     cache = small()
-    for indices in ([0, 2], [-1, 0], torch.tensor([0.0, 1.0]), torch.tensor([[0, 1]])):
+    for indices in ([0, 2], [-1, 0], [], "ab", None, torch.tensor([0.0, 1.0]), [[0, 1]]):
         before = state(cache)
         with pytest.raises(UsageError) as caught:
             cache.reorder(indices)

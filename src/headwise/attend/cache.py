@@ -261,12 +261,16 @@ class KVCache:
         Returns:
             (1, Tq) if all rows are equally long and nothing is padded, else (B, Tq); int64.
 
+        Raises:
+            ShapeError, UsageError: for a ``keep`` that is not (B, Tq) bool on the same device.
+
         Example:
             >>> cache = KVCache(batch=2, num_kv_heads=1, head_dim=2, max_len=8)
             >>> cache.next_positions(3, torch.tensor([[True] * 3, [False, True, True]])).tolist()
             [[0, 1, 2], [0, 0, 1]]
         """
         if keep is not None:
+            check_keep(keep, self._store.key, q_len, "KVCache.next_positions(keep)")
             return (self.lengths[:, None] + keep.cumsum(1) - 1).clamp(min=0)
         rows = self._store.rows
         if rows.are_equal and isinstance(rows.first, int):
@@ -305,7 +309,7 @@ class KVCache:
         if not fits(store.key, store.value, k, v):
             explain_misfit(store.key, store.value, k, v)
         if keep is not None:
-            check_keep(keep, k)
+            check_keep(keep, store.key, k.shape[2], "KVCache.append(keep)")
         new = k.shape[2]
         counted: Tally | None = None
         if keep is not None and k.numel():
@@ -349,7 +353,8 @@ class KVCache:
             plain = rows.are_equal and isinstance(rows.first, int)
             wanted: int | Tensor = length if plain else self.lengths.clamp(max=length)
         else:
-            if tuple(length.shape) != (self.batch,) or length.dtype not in INTEGERS:
+            good = isinstance(length, Tensor) and tuple(length.shape) == (self.batch,)
+            if not good or length.dtype not in INTEGERS:
                 raise wrong_length(length, rows)
             wanted = length.to(self.device, torch.int64)
             if bool(((wanted < 0) | (wanted > self.lengths)).any()):
@@ -392,10 +397,13 @@ class KVCache:
             >>> cache.append(k, k).key.flatten(1).tolist()
             [[4.0, 3.0], [4.0, 4.0]]
         """
-        chosen = torch.as_tensor(indices)
-        if chosen.ndim != 1 or chosen.dtype not in INTEGERS:
+        try:
+            chosen = torch.as_tensor(indices)
+        except (TypeError, ValueError, RuntimeError):
+            raise wrong_indices(indices, self.batch) from None
+        if chosen.ndim != 1 or chosen.dtype not in INTEGERS or not chosen.numel():
             raise wrong_indices(indices, self.batch)
-        if chosen.device.type == "cpu" and chosen.numel():
+        if chosen.device.type == "cpu":
             lowest, highest = chosen.aminmax()
             if lowest < 0 or highest >= self.batch:
                 raise wrong_indices(indices, self.batch)

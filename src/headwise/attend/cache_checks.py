@@ -146,36 +146,42 @@ def explain_misfit(key: Tensor, value: Tensor, k: Any, v: Any) -> None:
     )
 
 
-def check_keep(keep: Any, k: Tensor) -> None:
+def check_keep(keep: Any, key: Tensor, new: int, where: str) -> None:
     """Refuse a ``keep`` that does not say of each new token whether it is real.
+
+    Args:
+        keep: anything.
+        key: the buffer, (B, Hkv, capacity, Dk).
+        new: T.
+        where: who was given it.
 
     Raises:
         ShapeError: with both shapes.
         UsageError: for dtype and device.
     """
-    wanted = (k.shape[0], k.shape[2])
+    wanted = (key.shape[0], new)
     if not isinstance(keep, Tensor) or tuple(keep.shape) != wanted:
         got = tuple(keep.shape) if isinstance(keep, Tensor) else type(keep).__name__
         raise ShapeError(
             _("keep is {got}, not {want}").format(got=got, want=wanted),
-            where="KVCache.append(keep)",
+            where=where,
             why=_("it says of each *new* token whether it is real, (B, T)"),
-            fix=_("keep[:, -{new}:], if it covers the earlier tokens too").format(new=wanted[1]),
+            fix=_("keep[:, -{new}:], if it covers the earlier tokens too").format(new=new),
         )
     if keep.dtype != torch.bool:
         raise UsageError(
             _("keep has dtype {dtype}").format(dtype=keep.dtype),
-            where="KVCache.append(keep)",
+            where=where,
             why=_("True = real, False = padding"),
             fix=_("keep.bool() if 1 = real"),
         )
-    if keep.device != k.device:
+    if keep.device != key.device:
         raise UsageError(
             _("{name} is on {got}, the cache is on {want}").format(
-                name="keep", got=keep.device, want=k.device
+                name="keep", got=keep.device, want=key.device
             ),
-            where="KVCache.append(keep)",
-            fix=_("tensor.to({device!r})").format(device=str(k.device)),
+            where=where,
+            fix=_("tensor.to({device!r})").format(device=str(key.device)),
         )
 
 
