@@ -85,13 +85,12 @@ def normalise(masked: Tensor, sinks: Tensor | None) -> Tensor:
     Returns:
         (B, Hq, Tq, Tk) in the dtype of the scores; summed in float32 or better.
     """
-    at_least_float32 = torch.promote_types(masked.dtype, torch.float32)
+    # Widened by hand: the backward pass of softmax(dtype=…) fails for float16 on the CPU.
+    wide = masked.to(torch.promote_types(masked.dtype, torch.float32))
     if sinks is not None:
-        sink = sinks.to(masked.dtype).view(1, -1, 1, 1).expand(*masked.shape[:3], 1)
-        joined = torch.cat([masked, sink], dim=-1)
-        beside: Tensor = torch._safe_softmax(joined, -1, at_least_float32)  # noqa: SLF001
-        return beside[..., :-1].to(masked.dtype)
-    if masked.shape[-1] == 0:
+        sink = sinks.to(masked.dtype).to(wide.dtype).view(1, -1, 1, 1)
+        wide = torch.cat([wide, sink.expand(*masked.shape[:3], 1)], dim=-1)
+    elif masked.shape[-1] == 0:
         return masked
-    safe: Tensor = torch._safe_softmax(masked, -1, at_least_float32)  # noqa: SLF001
-    return safe.to(masked.dtype)
+    safe: Tensor = torch._safe_softmax(wide, -1)  # noqa: SLF001
+    return safe[..., : masked.shape[-1]].to(masked.dtype)
