@@ -158,32 +158,29 @@ def _precision(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _targets(entries: Sequence[Mapping[str, Any]]) -> Table:
-    columns = (
-        _("workload"),
-        _("shapes"),
-        _("torch\n×"),
-        _("best peer\n×"),
-        _("target"),
-        _("state"),
-    )
+    """A row per workload and dtype, and one more per further target."""
+    columns = (_("workload"), _("shapes"), _("torch\n×"), _("best peer\n×"), _("target"), _("state"))
+    reasons = {target["why"] for entry in entries for target in entry["targets"]}
+    common = reasons.pop() if len(reasons) == 1 else ""
     cells = []
     for entry in entries:
-        targets = [_target(target) for target in entry["targets"]] or [("", "")]
-        cells.append(
-            (
-                f"{entry['workload']} {SHORT.get(entry['dtype'], entry['dtype'])}",
-                _("{measured} of {total}").format(measured=entry["shapes"], total=entry["of"]),
-                _times(entry["torch_ratio"]),
-                _times(entry["ratio"]),
-                "\n".join(words for words, _state in targets),
-                "\n".join(state for _words, state in targets),
-            )
+        first = (
+            f"{entry['workload']} {SHORT.get(entry['dtype'], entry['dtype'])}",
+            _("{measured} of {total}").format(measured=entry["shapes"], total=entry["of"]),
+            _times(entry["torch_ratio"]),
+            _times(entry["ratio"]),
         )
-    caption = _("the targets are for two cores with AVX-512; time of the others / ours")
+        rows = [_target(target, common) for target in entry["targets"]] or [("", "")]
+        cells += [
+            (*(first if index == 0 else ("", "", "", "")), *row) for index, row in enumerate(rows)
+        ]
+    caption = _("time of the others / ours; the targets are for two cores with AVX-512")
+    if common:
+        caption += "\n" + _("not claimed: {reason}").format(reason=common)
     return Table(columns, tuple(cells), caption, numeric=(2, 3))
 
 
-def _target(target: Mapping[str, Any]) -> tuple[str, str]:
+def _target(target: Mapping[str, Any], common: str) -> tuple[str, str]:
     """The promise, and what became of it."""
     against = ", ".join(target["against"])
     if "overhead_us" in target:
@@ -195,9 +192,9 @@ def _target(target: Mapping[str, Any]) -> tuple[str, str]:
             ratio=target["ratio"], names=against, measured=_times(target["measured"])
         )
     if target["gradients"] is not None:
-        words += _(", gradient errors ×{ratio:.2f} of SDPA's").format(ratio=target["gradients"])
+        words += _(", gradient errors {ratio:.2f} of SDPA's").format(ratio=target["gradients"])
     state = _(_STATES[target["state"]])
-    return words, f"{state}: {target['why']}" if target["why"] else state
+    return words, f"{state}: {target['why']}" if target["why"] not in ("", common) else state
 
 
 def _floor(floor: Mapping[str, Any]) -> list[Block]:
