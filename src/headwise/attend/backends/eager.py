@@ -92,5 +92,8 @@ def normalise(masked: Tensor, sinks: Tensor | None) -> Tensor:
         wide = torch.cat([wide, sink.expand(*masked.shape[:3], 1)], dim=-1)
     elif masked.shape[-1] == 0:
         return masked
-    safe: Tensor = torch._safe_softmax(wide, -1)  # noqa: SLF001
+    if torch.compiler.is_compiling():  # dynamo knows the operation by this name only
+        safe: Tensor = torch.ops.aten._safe_softmax.default(wide, -1)  # noqa: SLF001
+    else:
+        safe = torch._safe_softmax(wide, -1)  # noqa: SLF001
     return safe[..., : masked.shape[-1]].to(masked.dtype)
