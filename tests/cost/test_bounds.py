@@ -18,7 +18,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import use_language
 
 SPEC = AttentionSpec(d_model=64, num_heads=4, num_kv_heads=2, is_causal=True)
-SLOW = Hardware("slow", "A slow machine", {"float32": 1e9}, 1e9, 10**9, 2**15, "made up")
+SLOW = Hardware("slow", "A slow machine", {"float32": 3e9}, 1e9, 10**9, 2**15, "made up")
 
 
 def test_decoding_by_hand():
@@ -30,11 +30,12 @@ def test_decoding_by_hand():
     memory, compute = bound.seconds.part("memory"), bound.seconds.part("compute")
     assert memory.part("bytes").value == weights * 4 + cache
     assert compute.part("FLOPs").value == flops
-    assert bound.seconds.value == max(flops, weights * 4 + cache) / 1e9
-    assert bound.binds == ("compute" if flops > weights * 4 + cache else "memory")
+    assert bound.seconds.value == memory.value == (weights * 4 + cache) / 1e9
+    assert compute.value == flops / 3e9 < memory.value
+    assert bound.binds == "memory"
     assert bound.tokens_per_s.value == 2 / bound.seconds.value
     assert bound.needs.value == weights * 4 + cache
-    assert bound.ridge.value == 1
+    assert bound.ridge.value == 3
 
 
 def test_what_binds_follows_the_machine():

@@ -170,8 +170,8 @@ def _model(name: str | None, flags: dict[str, Any]) -> Model:
         raise messages.usage(
             _("there is nothing to price"),
             why=_("a layer needs at least its width and its number of heads"),
-            fix=_("a model ({names}, …), --config FILE, or --d-model N --heads N").format(
-                names=", ".join(list(architectures())[:4])
+            fix=_("--d-model N --heads N, --config FILE, or a model: {names}").format(
+                names=", ".join(architectures())
             ),
         )
     words = {options.SPEC_FLAGS[flag]: value for flag, value in given.items()}

@@ -208,7 +208,8 @@ def compare(run: LayerRun, formulas: Formulas | None = None) -> tuple[Residual, 
     use, spec = formulas or Formulas(), run.layer.spec
     dtype = str(run.x.dtype).removeprefix("torch.")
     sizes: dict[str, Any] = {"batch": run.batch, "q_len": run.q_len, "kv_len": run.kv_len}
-    kept = kept_bytes(run.forward).bytes  # first, so that nothing is measured while counting
+    run.train()  # the layer measures its fastest products at first use; that is not counted
+    kept = kept_bytes(run.forward).bytes
     uncertain = spec.qk_norm is not None or isinstance(spec.positions, RelativeBias)
     return (
         Residual(N_("parameters"), "", use.parameters(spec), run.parameters, "parameter"),

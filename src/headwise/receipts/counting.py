@@ -76,6 +76,7 @@ def count_products(function: Callable[[], Any]) -> Counted:
     Works on the meta device too: there nothing is computed, and any size can be counted.
 
     Example:
+        >>> import torch
         >>> x, w = torch.ones(2, 3), torch.ones(3, 5)
         >>> count_products(lambda: x @ w).flops
         60
@@ -108,6 +109,7 @@ def kept_bytes(function: Callable[[], Any]) -> Kept:
     anew (``x.clone()``) each time.
 
     Example:
+        >>> import torch
         >>> w = torch.ones(3, 5, requires_grad=True)
         >>> x = torch.ones(2, 3)
         >>> kept_bytes(lambda: x.clone() @ w).bytes
