@@ -26,6 +26,7 @@ _HOME = {
     "Padding": "headwise.masks",
     "Prefix": "headwise.masks",
     "QkNorm": "headwise.spec",
+    "QueryPadding": "headwise.masks",
     "RelativeBias": "headwise.spec",
     "Rope": "headwise.spec",
     "Sinusoidal": "headwise.spec",
@@ -51,6 +52,7 @@ __all__ = [
     "Padding",
     "Prefix",
     "QkNorm",
+    "QueryPadding",
     "RelativeBias",
     "Rope",
     "Sinusoidal",
@@ -65,7 +67,16 @@ if TYPE_CHECKING:
     from headwise.attend import DistanceBias, KVCache, attention, explain_backend
     from headwise.attend.module import MultiHeadAttention
     from headwise.errors import HeadwiseError
-    from headwise.masks import Causal, Custom, Documents, Mask, Padding, Prefix, Window
+    from headwise.masks import (
+        Causal,
+        Custom,
+        Documents,
+        Mask,
+        Padding,
+        Prefix,
+        QueryPadding,
+        Window,
+    )
     from headwise.spec import (
         Alibi,
         AttentionSpec,

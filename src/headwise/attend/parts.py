@@ -76,7 +76,7 @@ class MaskParts(NamedTuple):
         )
 
     def dense(self, q_len: int, kv_len: int, device: torch.device | None = None) -> Tensor | None:
-        """The mask as one table, (B or 1, H or 1, Tq or 1, Tk or 1) bool; None: it hides nothing."""
+        """The mask as one table, (B or 1, H or 1, Tq or 1, Tk or 1); None: it hides nothing."""
         return self.tile(0, q_len, 0, kv_len, device)
 
     def tile(

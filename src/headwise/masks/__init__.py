@@ -20,7 +20,7 @@ from headwise.masks.convert import (
 from headwise.masks.mask import Alignment, And, Mask, Or, query_slots
 from headwise.masks.provenance import Provenance
 from headwise.masks.rules import Causal, Prefix, Window
-from headwise.masks.samples import Custom, Documents, Padding
+from headwise.masks.samples import Custom, Documents, Padding, QueryPadding
 
 __all__ = [
     "CONVENTIONS",
@@ -35,6 +35,7 @@ __all__ = [
     "Padding",
     "Prefix",
     "Provenance",
+    "QueryPadding",
     "Window",
     "from_convention",
     "key_count_from_window",

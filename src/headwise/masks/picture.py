@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from headwise.masks.provenance import Provenance
 
 WIDTH = 78
-LETTERS = {"causal": "c", "padding": "p", "window": "w", "documents": "d", "prefix": "f"}
+LETTERS = {
+    "causal": "c",
+    "padding": "p",
+    "query-padding": "q",
+    "window": "w",
+    "documents": "d",
+    "prefix": "f",
+}
 OTHERS = "xyzuvstr"
 
 

@@ -28,31 +28,35 @@ def refuses(call: Call) -> str:
 def run(call: Call) -> Result:
     """The context."""
     grouped = call.num_heads != call.num_kv_heads
-    if call.bias is None and is_causal_from_the_start(call):
-        return (
-            F.scaled_dot_product_attention(
-                call.query,
-                call.key,
-                call.value,
-                dropout_p=call.dropout_p,
-                is_causal=True,
-                scale=call.scale,
-                enable_gqa=grouped,
-            ),
-            None,
-        )
-    return (
-        F.scaled_dot_product_attention(
-            call.query,
-            call.key,
-            call.value,
-            attn_mask=additive(call),
-            dropout_p=call.dropout_p,
-            scale=call.scale,
-            enable_gqa=grouped,
-        ),
-        None,
+    if grouped and call.q_len == 1 and call.bias is None:
+        return _folded(call), None
+    causal = call.bias is None and is_causal_from_the_start(call)
+    context = F.scaled_dot_product_attention(
+        call.query,
+        call.key,
+        call.value,
+        attn_mask=None if causal else additive(call),
+        dropout_p=call.dropout_p,
+        is_causal=causal,
+        scale=call.scale,
+        enable_gqa=grouped,
     )
+    return context, None
+
+
+def _folded(call: Call) -> Tensor:
+    """One query per head: the heads of a group become the queries of one key/value head.
+
+    A key is then read once for the group, where SDPA would read it for every head.
+    """
+    rows = call.query.reshape(call.batch, call.num_kv_heads, call.group_size, call.head_dim)
+    visible = call.mask.dense(1, call.kv_len, call.query.device)  # (B or 1, H or 1, 1, Tk)
+    if visible is not None and visible.shape[1] > 1:
+        visible = visible.reshape(-1, call.num_kv_heads, call.group_size, visible.shape[-1])
+    context = F.scaled_dot_product_attention(
+        rows, call.key, call.value, attn_mask=visible, dropout_p=call.dropout_p, scale=call.scale
+    )
+    return context.reshape(call.batch, call.num_heads, 1, call.v_head_dim)
 
 
 def is_causal_from_the_start(call: Call) -> bool:
