@@ -23,7 +23,7 @@ from headwise.bench.workloads import WORKLOADS
 from headwise.texts import translate as _
 
 Notify = Callable[[int, int, str], None]
-"""Told before each row: how many are done, of how many, and what comes."""
+"""Told before each row: its number (0 before the first), how many there are, and what it is."""
 
 
 def plan(
@@ -129,8 +129,8 @@ def _measure(found: Run, notify: Notify) -> None:
     dtypes = tuple(dict.fromkeys(dtype for _workload, _shape, dtype in plan.rows))
     notify(0, len(plan.rows), _("limits of this machine"))
     found.limits = machine_limits.measure(dtypes)
-    for done, (workload, shape, dtype) in enumerate(plan.rows):
-        notify(done, len(plan.rows), f"{workload.name} {shape.label} {name_of(dtype)}")
+    for number, (workload, shape, dtype) in enumerate(plan.rows, start=1):
+        notify(number, len(plan.rows), f"{workload.name} {shape.label} {name_of(dtype)}")
         entry = {"workload": workload.name, "shape": shape.label, "dtype": name_of(dtype)}
         if shape.module and not ours.has_module():
             reason = _("headwise.MultiHeadAttention is not there")

@@ -159,7 +159,14 @@ def _precision(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _targets(entries: Sequence[Mapping[str, Any]]) -> Table:
     """A row per workload and dtype, and one more per further target."""
-    columns = (_("workload"), _("shapes"), _("torch\n×"), _("best peer\n×"), _("target"), _("state"))
+    columns = (
+        _("workload"),
+        _("shapes"),
+        _("torch\n×"),
+        _("best peer\n×"),
+        _("target"),
+        _("state"),
+    )
     reasons = {target["why"] for entry in entries for target in entry["targets"]}
     common = reasons.pop() if len(reasons) == 1 else ""
     cells = []

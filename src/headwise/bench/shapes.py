@@ -90,7 +90,7 @@ class Shape:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
-        return asdict(self)
+        return {**asdict(self), "lengths": [*self.lengths], "documents": [*self.documents]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Shape:

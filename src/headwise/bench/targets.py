@@ -106,8 +106,9 @@ def summary(
         }
         if entry["targets"] and any(target["gradients"] is not None for target in entry["targets"]):
             entry["gradient_ratio"] = _round(gradient_ratio(members))
-        overheads = [row["overhead_us"] for row in members if is_small(row)]
-        if any("overhead_us" in row for row in members) and overheads:
+        small = [row for row in members if is_small(row)]
+        overheads = [row["overhead_us"] for row in small if "overhead_us" in row]
+        if overheads:
             entry["overhead_us"] = max((x for x in overheads if x is not None), default=None)
             entry["targets"].append(_judge_overhead(entry["overhead_us"], barred))
         found.append(entry)

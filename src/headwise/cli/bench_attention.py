@@ -118,8 +118,8 @@ def _run(flags: dict[str, Any]) -> int:
     return INTERRUPTED if result["interrupted"] else 0
 
 
-def _notify(done: int, total: int, what: str) -> None:
-    click.echo(f"[{done}/{total}] {what}", err=True)
+def _notify(number: int, total: int, what: str) -> None:
+    click.echo(f"[{number}/{total}] {what}", err=True)
 
 
 def _names(given: Iterable[str]) -> list[str]:
