@@ -153,7 +153,7 @@ def backward(
             if kept is not None:
                 dp.mul_(kept)
             if extra.sinks is not None:
-                extra.add_sinks(tile, p, dp)
+                extra.add_sinks(tile, p, dp, work.sink_share)
             # dS = P·(dP - sum(P·dP)), fused and in place
             _softmax_backward.out(dp, p, -1, p.dtype, grad_input=dp)
             if extra.has_bias:
@@ -229,7 +229,7 @@ class _Work:
             device=call.query.device,
         )
         self.covers_all = all(sample.covers_all for sample in self.plan)
-        self.cap_slope = torch.empty(0)
+        self.cap_slope = self.sink_share = torch.empty(0)
 
     def tiles(self) -> Iterator[Tile]:
         """All tiles, small enough for the cache."""
@@ -308,11 +308,16 @@ class _Work:
         return _rows_of(call, call.bias, tile).to(self.dtype)
 
     def gate(self, tile: Tile, cells: Tensor) -> Tensor:
-        """How much of a softmax over the keys is left beside a sink, (heads, G, n, 1)."""
+        """How much of a softmax over the keys is left beside a sink, (heads, G, n, 1).
+
+        What the sink takes is computed as well: as 1 - sum of weights it would cancel. A row that
+        sees nothing beside a sink of -inf has no share at all.
+        """
         assert self.call.sinks is not None
         wide = torch.promote_types(cells.dtype, torch.float32)
         total = cells.to(wide).logsumexp(-1, keepdim=True)
         sinks = self.per_head(self.call.sinks.to(wide).view(-1, 1, 1), tile)
+        self.sink_share = torch.sigmoid(sinks - total).nan_to_num_(0.0)
         return torch.sigmoid(total - sinks).to(cells.dtype)
 
     def kept(self, tile: Tile, p: Tensor) -> Tensor:
@@ -355,13 +360,12 @@ class _ExtraGradients:
             target = _rows_of(call, self.dense, tile)
             target += _sum_to(cells, target.shape).to(target.dtype)
 
-    def add_sinks(self, tile: Tile, p: Tensor, dp: Tensor) -> None:
-        """A sink takes its share from every weight: -(1 - sum of weights)·sum(P·dP)."""
+    def add_sinks(self, tile: Tile, p: Tensor, dp: Tensor, share: Tensor) -> None:
+        """A sink takes its share from every weight: -share·sum(P·dP)."""
         assert self.sinks is not None
         call = self.call
-        wide = self.sinks.dtype
-        left = 1.0 - p.sum(-1, dtype=wide)
-        lost = -(left * (p * dp).sum(-1, dtype=wide)).view(p.shape[0], call.group_size, -1).sum(-1)
+        taken = (p * dp).sum(-1, dtype=self.sinks.dtype) * share.view(*p.shape[:2])
+        lost = -taken.view(p.shape[0], call.group_size, -1).sum(-1)
         for row, head in enumerate(range(tile.heads.start, tile.heads.stop)):
             first = head % call.num_kv_heads * call.group_size
             self.sinks[first : first + call.group_size] += lost[row]
