@@ -92,10 +92,18 @@ class Alignment:
         recording: of the target.
         correct: the definition's trace on the same inputs and weights.
         faulty: its trace with the diagnosed fault, or None.
+        start: the first operation to look at; for one step of several, where it begins.
     """
 
-    def __init__(self, recording: Recording, correct: Trace, faulty: Trace | None = None) -> None:
-        self.recording, self.correct = recording, correct
+    def __init__(
+        self,
+        recording: Recording,
+        correct: Trace,
+        faulty: Trace | None = None,
+        *,
+        start: int = 0,
+    ) -> None:
+        self.recording, self.correct, self.start = recording, correct, start
         self.faulty = correct if faulty is None else faulty
         self._arrays: dict[int, Array | None] = {}
         right, wrong = _tensors(correct), _tensors(self.faulty)
@@ -128,7 +136,11 @@ class Alignment:
     @property
     def forward(self) -> list[Operation]:
         """Operations of the forward pass, in order."""
-        return [op for op in self.recording.ops if not op.backward]
+        return [op for op in self.recording.ops[self.start :] if not op.backward]
+
+    def between(self, start: int, end: int) -> list[Operation]:
+        """Operations of the forward pass from one index to before another."""
+        return [op for op in self.forward if start <= op.index < end]
 
     def names_of(self, value: Value, op: Operation, wanted: dict[str, Wanted]) -> dict[str, int]:
         """Which of the tensors a value is, with the grade of each."""
@@ -206,7 +218,7 @@ class Alignment:
         right, wrong = self.right["scores"], as_array(self.faulty.scores)
         if wrong is None or right.data.shape != seen.shape:
             return None
-        for op in self.forward[:before]:
+        for op in self.between(0, before):
             for value in op.results:
                 got = self.array(value)
                 if got is None or got.dtype == bool or got.size != seen.size or not op.frames:

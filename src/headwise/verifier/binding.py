@@ -332,7 +332,8 @@ def bind_layer(
             return call_once(obj, part, options, more, before)
 
         given = spec if isinstance(spec, AttentionSpec) else None
-        return in_steps(cache_plan, given, once)(obj, inputs, options.steps)
+        run = in_steps(cache_plan, given, once)
+        return run(obj, inputs, options.steps, recent=options.recent)
 
     def call_once(
         obj: Any, inputs: Inputs, options: Options, more: Mapping[str, Any], before: int

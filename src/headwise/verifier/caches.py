@@ -91,10 +91,10 @@ Once = Callable[[Any, Inputs, Mapping[str, Any], int], Any]
 """(object, inputs of one step, further arguments, tokens seen before it) → what it returns."""
 
 
-def in_steps(
-    plan: CachePlan, spec: AttentionSpec | None, once: Once
-) -> Callable[[Any, Inputs, tuple[int, ...]], Tensor]:
-    """A function (object, inputs, sizes) → (B, T, Dm): the outputs of all steps.
+def in_steps(plan: CachePlan, spec: AttentionSpec | None, once: Once) -> Callable[..., Tensor]:
+    """A function (object, inputs, sizes, recent) → (B, T, Dm): the outputs of all steps.
+
+    A padding mask covers all tokens so far, or with ``recent`` the new ones alone.
 
     Args:
         plan: how the cache is handed over.
@@ -102,23 +102,13 @@ def in_steps(
         once: calls the layer once.
     """
 
-    def run(obj: Any, inputs: Inputs, sizes: tuple[int, ...]) -> Tensor:
-        try:
-            return decoded(obj, inputs, sizes, all_so_far=True)
-        except Exception:
-            if inputs.keep is None:
-                raise
-            with contextlib.suppress(Exception):  # the mask of the new tokens alone, perhaps
-                return decoded(obj, inputs, sizes, all_so_far=False)
-            raise
-
-    def decoded(obj: Any, inputs: Inputs, sizes: tuple[int, ...], *, all_so_far: bool) -> Tensor:
+    def run(obj: Any, inputs: Inputs, sizes: tuple[int, ...], *, recent: bool = False) -> Tensor:
         x = inputs.x
         assert x is not None
         state = None if plan.make is None or spec is None else plan.make(spec, x)
         start, outputs = 0, []
         for rows in sizes:
-            end, first = start + rows, 0 if all_so_far else start
+            end, first = start + rows, start if recent else 0
             keep = None if inputs.keep is None else inputs.keep[:, first:end]
             part = inputs.replace(x=x[:, start:end], keep=keep)
             more: dict[str, Any] = {plan.argument: state}

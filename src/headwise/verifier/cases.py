@@ -30,6 +30,7 @@ class Case:
         tags: ``mask`` (a padding mask is given), ``cross``, ``documents``, ``empty`` (some row may
             see nothing), ``unequal`` (Tq ≠ Tk), ``big``.
         steps: sizes of the steps in which the sequence is taken; empty = at once.
+        recent: a step is handed the padding mask of its own tokens alone.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Case:
     causal_flag: bool = False
     tags: frozenset[str] = field(default_factory=frozenset)
     steps: tuple[int, ...] = ()
+    recent: bool = False
 
     @property
     def masked(self) -> bool:

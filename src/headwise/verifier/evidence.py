@@ -84,7 +84,7 @@ def departure(case: Case) -> Location | None:
     """The first operation that makes a tensor of the faulty definition alone."""
     a = case.a
     found: list[Match] = [m for m in a.faulty_matches if m.name in a.new]
-    if case.code.startswith("M"):
+    if case.code[0] in "MC":
         found += a.faulty_masks()
     if case.code[0] in "RS":
         found += a.faulty_biases()

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
 from headwise.report import Finding
 from headwise.texts import translate as _
 from headwise.verifier.faults import FAULTS
+from headwise.verifier.session import gap
 from headwise.verifier.shrink import shrink
 
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine
     from headwise.verifier.evidence import Location
     from headwise.verifier.notes import Note
+    from headwise.verifier.session import Reading
 
 TABLES = ("R03", "R07", "R13", "R14", "H03", "H04")
 """Faults of what a constructor may prepare: the recording starts before it."""
@@ -171,6 +174,10 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
             return session.subject.call(layer, inputs, options)
 
     with contextlib.suppress(Exception):
+        if case.steps and note.theory is not None:
+            found = _in_steps(engine, note, reading)
+            if found is not None:
+                return found
         recording = record(
             call,
             own_files=engine.subject.own_files,
@@ -186,6 +193,62 @@ def locate_note(engine: Engine, note: Note) -> Location | None:
             spec=session.spec_for(case, reading),
         )
     return None
+
+
+def _in_steps(engine: Engine, note: Note, reading: Reading) -> Location | None:
+    """The source line of a fault of decoding, in the first step that it spoils."""
+    from headwise.verifier.faults.cache import keeping
+    from headwise.verifier.faults.decoding import Decoding, stretches
+    from headwise.verifier.locate_steps import StepCase, locate_in_steps
+    from headwise.verifier.recorder import record
+
+    case, session, theory = note.case, engine.session, note.theory
+    assert case is not None
+    assert theory is not None
+    how = theory.variant.decoding
+    output = session.outcome(case, reading).output
+    if how is None or output is None:
+        return None
+    right = Decoding(from_slots=how.from_slots)
+    spec, weights = session.spec_for(case, reading), session.detached(reading)
+    rows = session.real_rows(case, reading)
+    allowed = session.allowance(case, reading)
+    ends = list(itertools.accumulate(case.steps))
+    expected = session.predict(case, reading)
+    if isinstance(expected, Exception):
+        return None
+    number = next(
+        n
+        for n, (size, end) in enumerate(zip(case.steps, ends, strict=True))
+        if gap(output[:, end - size : end], expected.output[:, end - size : end],
+               rows[:, end - size : end]) > allowed
+    )  # fmt: skip
+    end, sizes = ends[number], case.steps[: number + 1]
+    cut = case.inputs.replace(
+        x=case.inputs.x[:, :end] if case.inputs.x is not None else None,
+        keep=None if case.inputs.keep is None else case.inputs.keep[:, :end],
+    )
+    short = dataclasses.replace(case, name=f"{case.name}, cut", inputs=cut, steps=sizes)
+    replace = theory.variant.replace
+    thing, options = session.copy(), reading.options(short, lifted=session.lifted)
+    given = session.fresh_inputs(short)
+
+    def call() -> Any:
+        with session.lift(session.lifted):
+            return session.subject.call(thing, given, options)
+
+    recording = record(call, own_files=engine.subject.own_files, adapters=engine.subject.adapters)
+    left = None if spec.window is None else spec.window[0]
+    if left is not None and "store" not in how.changed():
+        short_right = dataclasses.replace(right, store=keeping(left))
+        shape = stretches(spec, weights, session.inputs(short), sizes, short_right)[-1].trace.scores
+        if any(v.shape == shape.shape for op in recording.ops for v in op.results):
+            right, how = short_right, dataclasses.replace(how, store=keeping(left))
+    fine = stretches(spec, weights, session.inputs(short), sizes, right, replace)[-1]
+    bad = stretches(spec, weights, session.inputs(short), sizes, how, replace)[-1]
+    start = end - sizes[-1]
+    before = None if number == 0 else output[:, start - sizes[-2] : start]
+    return locate_in_steps(StepCase(recording, fine, bad, note.fault.code, given, spec, before))
 
 
 def _turn_dropout_on(thing: Any) -> None:

@@ -48,7 +48,7 @@ class _Recorder:
     ) -> None:
         self.own = {str(file) for file in own_files}
         self.own |= {str(Path(file).resolve()) for file in own_files}
-        self.adapters = frozenset(adapters)
+        self.adapters = frozenset(inner for code in adapters for inner in _with_inner(code))
         self.stop = stop
         self.is_own: dict[CodeType, bool] = {}
         self.ops: list[Operation] = []
@@ -67,7 +67,7 @@ class _Recorder:
             self.is_own[code] = (
                 (name in self.own or str(Path(name).resolve()) in self.own)
                 and code not in self.adapters
-                and not code.co_name.startswith("headwise_")
+                and not code.co_qualname.startswith("headwise_")
             )
         return self.is_own[code]
 
@@ -121,6 +121,14 @@ class _Recorder:
         """Values of the tensors in nested arguments."""
         tensors = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
         return tuple(v for v in map(self.value, tensors) if v is not None)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    """A code object and those inside it: comprehensions, lambdas, inner functions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
 
 
 class _Handler:
@@ -290,6 +298,7 @@ def record(
         grads=grads,
         seconds=time.perf_counter() - started,
         result_storages=frozenset(storages),
+        latest=dict(watcher.latest),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -96,6 +96,8 @@ class Recording:
         rebinds: variables and attributes that lost the tensor they held.
         executed: own lines that ran.
         nothing: names that were None when a line was reached, by (file, line).
+        latest: of the last time that a line was reached: the number of operations before it, and
+            the names that were None.
         result: what the target returned; None if it raised.
         error: what it raised, or None.
         grads: gradients by position in ``wrt``, if asked for.
@@ -112,6 +114,18 @@ class Recording:
     grads: tuple[Tensor | None, ...]
     seconds: float
     result_storages: frozenset[int]
+    latest: dict[tuple[str, int], tuple[int, frozenset[str]]] = field(default_factory=dict)
+
+    def since(self, start: int) -> Recording:
+        """What happened from an operation on; all operations stay, since later ones read them."""
+        lines = {place: names for place, (at, names) in self.latest.items() if at >= start}
+        return replace(
+            self,
+            calls=tuple(call for call in self.calls if call.index >= start),
+            rebinds=tuple(bound for bound in self.rebinds if bound.at >= start),
+            executed=frozenset(lines),
+            nothing=lines,
+        )
 
     @cached_property
     def readers(self) -> dict[int, tuple[int, ...]]:

@@ -96,8 +96,11 @@ def _positions_op(case: Case) -> Operation | None:
 def wrong_length(case: Case) -> Location | None:
     """The statement that reads a size for those positions."""
     op = _positions_op(case)
-    if op is None:
-        return None
+    return None if op is None else length_read_for(case, op)
+
+
+def length_read_for(case: Case, op: Operation) -> Location | None:
+    """The statement that reads a size for the positions that an operation made."""
     frame = op.frames[0]
     body = _function(frame)
     names = {

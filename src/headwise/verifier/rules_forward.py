@@ -172,7 +172,7 @@ def _swapped_product(case: Case) -> Location | None:
         return None
     products = [
         op
-        for op in a.forward[: scores[0].index + 1]
+        for op in a.between(0, scores[0].index + 1)
         if op.name in ("bmm", "mm", "matmul", "baddbmm") and op.frames
     ]
     return case.at((products or scores)[-1], _("the scores come out transposed here"), scores[0])
@@ -269,7 +269,7 @@ def fused_cut(case: Case) -> Location | None:
     root, target = found
     width, whole = root.results[0].shape[-1], math.prod(root.results[0].shape)
     blocks = case.code in ("P01", "P02")
-    for op in case.a.forward[root.index + 1 : target.index + 1]:
+    for op in case.a.between(root.index + 1, target.index + 1):
         if not op.frames or all(v.storage != root.results[0].storage for v in op.inputs):
             continue
         if any(
@@ -316,7 +316,7 @@ def shared_statistics(case: Case) -> Location | None:
     first = min((m.op.index for m in case.a.faulty_matches if m.name in case.a.new), default=None)
     if found is None or first is None:
         return found
-    for op in case.a.forward[:first]:
+    for op in case.a.between(0, first):
         if op.name in norms and op.frames and op.inputs:
             flat = len(op.inputs[0].shape) == 3
             frames = [op.frames[-1], *op.frames] if flat else list(op.frames)
@@ -349,8 +349,8 @@ def wrong_factor(case: Case) -> Location | None:
     found = [m for m in a.faulty_matches if m.name in ("scores", "masked_scores") and m.op.frames]
     if found and found[0].op.name in FACTORS:
         return None
-    limit = found[0].op.index if found else len(a.forward)
-    for op in a.forward[:limit]:
+    limit = found[0].op.index if found else len(a.recording.ops)
+    for op in a.between(0, limit):
         if (
             op.name in FACTORS
             and op.frames

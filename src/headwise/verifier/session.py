@@ -51,6 +51,7 @@ class Reading:
             "layout": self.tensor_layout,
             "causal_flag": True if case.causal_flag else None,
             "steps": case.steps,
+            "recent": case.recent,
         }
         return Options(**{**given, **changes})
 

@@ -17,7 +17,7 @@ from headwise.texts import translate as _
 from headwise.verifier.cases import Case, step_cases
 from headwise.verifier.diagnose import Theory
 from headwise.verifier.faults import FAULTS, Fault, Variant
-from headwise.verifier.faults.decoding import label_text, labelled
+from headwise.verifier.faults.decoding import Empty, label_text, labelled
 from headwise.verifier.notes import Note, first_line
 from headwise.verifier.session import Reading, gap
 
@@ -29,6 +29,9 @@ PAIR_SECONDS = 3.0
 
 TOGETHER = {"positions", "mask"}
 """Stages of the likeliest two faults."""
+
+EMPTIES: tuple[Empty, ...] = ("zero", "nan", "mean")
+"""What a row without a visible key can give."""
 
 ALONE = ("input", "mask")
 """Stages that a run in steps has of its own: conventions about them can't be carried over."""
@@ -56,6 +59,7 @@ def check_steps(engine: Engine, theory: Theory) -> None:
         return
     engine.phase("steps with a cache")
     cases = [c for c in step_cases(subject, reading.spec, seed=engine.seed) if _fits(c, reading)]
+    cases = [_as_taken(engine, theory, case) for case in cases]
     running = [c for c in cases if engine.runs(c, reading)]
     if not running:
         _raises(engine, cases, reading)
@@ -79,6 +83,18 @@ def check_steps(engine: Engine, theory: Theory) -> None:
 def _fits(case: Case, reading: Reading) -> bool:
     """Whether there is a way of handing over what the case needs."""
     return not case.masked or reading.style is not None
+
+
+def _as_taken(engine: Engine, theory: Theory, case: Case) -> Case:
+    """The case, or with masks of the new tokens alone where a layer takes those and is right."""
+    adapter = theory.reading.style is not None and theory.reading.style.shape == "adapter"
+    if not case.masked or adapter or engine.runs(case, theory.reading):
+        return case
+    other = dataclasses.replace(case, name=f"{case.name}, mask of each step", recent=True)
+    if engine.runs(other, theory.reading) and engine.search.agrees(theory, other):
+        engine.inferred["padding mask in steps"] = _("of the new tokens alone")
+        return other
+    return case
 
 
 def _record(engine: Engine, theory: Theory, cases: list[Case]) -> None:
@@ -130,28 +146,34 @@ def _raises(engine: Engine, cases: list[Case], reading: Reading) -> None:
 
 
 # ------------------------------------------------------------------ which fault it is
-def candidates(theory: Theory, *, padded: bool = False) -> Iterator[tuple[Fault, Variant]]:
+def candidates(
+    theory: Theory, *, padded: bool = False, empty: Empty = "zero"
+) -> Iterator[tuple[Fault, Variant]]:
     """Every fault that shows in steps, with the stages of the theory's convention.
 
     Args:
         theory: under which the layer is right at once.
         padded: those that move rotations, in a layer that counts slots and not real tokens.
+        empty: what rows give from which a fault hides every key; only faults that can do so.
     """
     for fault in FAULTS.values():
         for variant in fault.in_steps(theory.reading.spec):
             how = variant.decoding
             assert how is not None
-            if padded:
-                if theory.reading.spec.rope is None or how.changed() <= {"seen"}:
-                    continue
-                how = dataclasses.replace(how, from_slots=True)
+            if padded and (theory.reading.spec.rope is None or how.changed() <= {"seen"}):
+                continue
+            if empty != "zero" and not how.changed() & {"seen", "store"}:
+                continue
+            how = dataclasses.replace(how, from_slots=padded, empty=empty)
             yield fault, dataclasses.replace(variant, replace=theory.variant.replace, decoding=how)
 
 
 def _explaining(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
     """Single faults that give every number, the likeliest first."""
-    for padded in (False, True)[: 1 + any(case.masked for case in order)]:
-        theories = (Theory(right.reading, (f,), (v,)) for f, v in candidates(right, padded=padded))
+    masked = any(case.masked for case in order)
+    for empty, padded in itertools.product(EMPTIES, (False, True)[: 1 + masked]):
+        options = candidates(right, padded=padded, empty=empty)
+        theories = (Theory(right.reading, (f,), (v,)) for f, v in options)
         found = [theory for theory in theories if engine.search.explains(theory, order)]
         if found:
             return sorted(found, key=lambda theory: theory.faults[0].rank)

@@ -106,6 +106,7 @@ class Options:
         layout: of a function's tensors, ``BHTD`` or ``BTHD``.
         lifted: float32 casts inside are dropped.
         steps: sizes of steps in which the sequence is taken, with a cache; empty = at once.
+        recent: a step is handed the padding mask of its own tokens alone.
     """
 
     style: PadStyle | None = None
@@ -116,6 +117,7 @@ class Options:
     layout: str = "BHTD"
     lifted: bool = False
     steps: tuple[int, ...] = ()
+    recent: bool = False
 
 
 @dataclass(frozen=True)

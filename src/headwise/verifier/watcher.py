@@ -20,6 +20,7 @@ class Guard(Protocol):
     """What is being recorded at the same time and must not see the watcher's own calls."""
 
     busy: bool
+    ops: list[Any]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Rebind:
         before: storage of the tensor it held, or None if it held none.
         after: storage of the tensor it holds now, or None.
         to_none: whether it is now ``None`` itself.
+        at: number of operations that ran before.
     """
 
     file: str
@@ -41,6 +43,7 @@ class Rebind:
     before: int | None
     after: int | None
     to_none: bool
+    at: int = 0
 
 
 _MISSING = object()
@@ -59,6 +62,7 @@ class Watcher:
         self.rebinds: list[Rebind] = []
         self.executed: set[tuple[str, int]] = set()
         self.nothing: dict[tuple[str, int], set[str]] = {}
+        self.latest: dict[tuple[str, int], tuple[int, frozenset[str]]] = {}
         self._last: dict[int, tuple[int, dict[str, Any]]] = {}
         self._storages: dict[int, int | None] = {}
         self._alive: list[Any] = []
@@ -94,7 +98,7 @@ class Watcher:
                 held, holds = self._storage(old), self._storage(new)
                 if held is not None or holds is not None or name.startswith("self."):
                     self.rebinds.append(
-                        Rebind(file, line, function, name, held, holds, new is None)
+                        Rebind(file, line, function, name, held, holds, new is None, self._now())
                     )
         if event == "return":
             self._last.pop(id(frame), None)
@@ -102,8 +106,14 @@ class Watcher:
         self._last[id(frame)] = (frame.f_lineno, now)
         place = (file, frame.f_lineno)
         self.executed.add(place)
-        self.nothing.setdefault(place, set()).update(k for k, v in now.items() if v is None)
+        nothing = frozenset(k for k, v in now.items() if v is None)
+        self.nothing.setdefault(place, set()).update(nothing)
+        self.latest[place] = (self._now(), nothing)
         return self._step
+
+    def _now(self) -> int:
+        """How many operations have run."""
+        return 0 if self.guard is None else len(self.guard.ops)
 
     def _storage(self, value: Any) -> int | None:
         """Identity of the memory of a plain tensor; kept alive, so that it stays unique."""

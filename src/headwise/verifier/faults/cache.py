@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
 
@@ -32,8 +31,8 @@ def writing(at: str, read: str, *, first_too: bool = False, places: bool = False
     Args:
         at: ``-1`` or ``+1`` beside the right slot, ``prompt`` (always where the prompt ended), or
             ``0`` (always at the start).
-        read: ``tokens`` (as many slots as there are tokens) or ``written`` (up to the last one
-            written in this step).
+        read: ``tokens`` (as many slots as there are tokens), ``written`` (up to the last one
+            written in this step) or ``before`` (up to the first one written).
         first_too: the first step is written there as well.
         places: positions follow the slot.
     """
@@ -51,6 +50,8 @@ def writing(at: str, read: str, *, first_too: bool = False, places: bool = False
             missing = step.seen - kept.length
             seen = kept.written(kept.length, _nothing(new, missing)) if missing > 0 else kept
             return seen.cut(None, step.seen), kept
+        if read == "before" and step.later:
+            return kept.cut(None, begin), kept
         return kept.cut(None, begin + step.rows), kept
 
     def moved(step: Step) -> Tensor:
@@ -76,6 +77,7 @@ def overwritten(spec: AttentionSpec) -> Iterable[Variant]:
     reads = {
         "tokens": N_("as many slots are read as there are tokens"),
         "written": N_("slots are read up to the last one written"),
+        "before": N_("new keys are not read"),
     }
     moves = spec.rope is not None
     for (at, label), (read, how), places in itertools.product(
@@ -245,10 +247,10 @@ def unwindowed(step: Step, length: int) -> Tensor:
 def shared(spec: AttentionSpec) -> Iterable[Variant]:
     ways: dict[str, Callable[[Tensor], Tensor]] = {
         N_("all samples have that of the first"): torch.zeros_like,
-        N_("a sample has that of the one before"): lambda rows: rows.roll(1, 0),
-        N_("a sample has that of the next"): lambda rows: rows.roll(-1, 0),
+        N_("a sample has that of the one before"): lambda rows: rows.roll(1),
+        N_("a sample has that of the next"): lambda rows: rows.roll(-1),
         N_("the samples are in reverse order"): lambda rows: rows.flip(0),
-        N_("all samples have that of the last"): lambda rows: rows.flip(0)[:1].expand_as(rows),
+        N_("all samples have that of the last"): lambda rows: rows[-1:].expand_as(rows),
     }
     for label, choose in ways.items():
         yield Variant(label, decoding=Decoding(store=borrowing(choose, again=False)))
@@ -261,7 +263,8 @@ def borrowing(choose: Callable[[Tensor], Tensor], *, again: bool) -> Store:
 
     def store(step: Step, new: Slots) -> tuple[Slots, Slots]:
         held = step.held
-        both = dataclasses.replace(held, rows=choose(held.rows), tokens=held.tokens) + new
+        index = choose(torch.arange(held.rows.shape[0]))
+        both = Slots(held.rows[index], held.tokens[index], held.places[index]) + new
         return both, both if again else held + new
 
     return store

@@ -9,8 +9,10 @@ replaces one and leaves the others right.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +23,7 @@ from headwise.reference.definition import (
     StageFunction,
     apply_mask,
     check_parameters,
+    normalise,
     split_heads,
 )
 from headwise.reference.positions import sinusoidal_table
@@ -121,6 +124,7 @@ class Step:
         return torch.arange(first, first + self.rows).expand(self.inputs.batch, -1)
 
 
+Empty = Literal["zero", "nan", "mean"]
 Places = Callable[[Step], Tensor]
 Store = Callable[[Step, Slots], tuple[Slots, Slots]]
 Bias = Callable[[Step, int], tuple[Tensor, Tensor]]
@@ -202,6 +206,7 @@ class Decoding:
         seen: which slots a step's queries may look at.
         from_slots: positions count slots and not real tokens; where only distances matter, both
             are right under left padding.
+        empty: what a row without a visible key gives: ``zero``, ``nan`` or ``mean``.
     """
 
     queries: Places = right_places
@@ -210,6 +215,7 @@ class Decoding:
     bias: Bias = by_slots
     seen: Table = right_table
     from_slots: bool = False
+    empty: Empty = "zero"
 
     def changed(self) -> frozenset[str]:
         """Names of the parts that are replaced."""
@@ -260,6 +266,21 @@ class StepSetting(Setting):
         return dataclasses.replace(self, spec=self.spec.replace(**changes))
 
 
+@dataclass(frozen=True)
+class Stretch:
+    """One step that was run.
+
+    Args:
+        step: which tokens.
+        queries: (B, rows), the positions that they were given.
+        trace: of the ten stages, with the keys that the step read.
+    """
+
+    step: Step
+    queries: Tensor
+    trace: Trace
+
+
 def decode(
     spec: AttentionSpec,
     parameters: Parameters,
@@ -278,24 +299,36 @@ def decode(
         how: what is done otherwise than by the definition.
         replace: stages of a convention under which the whole is read.
     """
+    found = stretches(spec, parameters, inputs, sizes, how, replace)
+    return Trace(output=torch.cat([each.trace.output for each in found], 1))
+
+
+def stretches(
+    spec: AttentionSpec,
+    parameters: Parameters,
+    inputs: Inputs,
+    sizes: Sequence[int],
+    how: Decoding,
+    replace: Mapping[str, StageFunction] | None = None,
+) -> list[Stretch]:
+    """As ``decode``, with everything that each step computed."""
     check_parameters(spec, parameters, inputs)
     places = Setting(spec, parameters, inputs).k_positions
     batch = inputs.batch
     if how.from_slots:
         places = torch.arange(inputs.q_len).expand(batch, -1)
     held, start = empty_slots(batch, 0), 0
-    outputs, weights = [], []
+    found = []
     for number, rows in enumerate(sizes):
         step = Step(number, start, rows, tuple(sizes), spec, inputs, places, held)
         new = Slots(
             torch.arange(batch)[:, None].expand(-1, rows), step.counted(start), how.keys(step)
         )
         read, held = how.store(step, new)
-        t = _run(step, read, parameters, how, replace or {})
-        outputs.append(t.output)
-        weights.append(t.weights)
+        trace = _run(step, read, parameters, how, replace or {})
+        found.append(Stretch(step, how.queries(step), trace))
         start += rows
-    return Trace(output=torch.cat(outputs, 1))
+    return found
 
 
 def _run(
@@ -343,7 +376,22 @@ def _run(
         own_keys=bias[1],
         table=how.seen(step, read.length),
     )
-    own = {"input": read_step, "split": split, "mask": apply_mask}
+
+    def mask(t: Trace, s: Setting) -> None:
+        apply_mask(t, s)
+        if how.empty == "mean":
+            lowest = torch.finfo(t.scores.dtype).min
+            t.masked_scores = t.scores.masked_fill(~t.visible, lowest)
+
+    def softmax(t: Trace, s: Setting) -> None:
+        replace.get("softmax", normalise)(t, s)
+        empty = ~t.visible.any(-1, keepdim=True)
+        if how.empty == "nan":
+            t.weights = t.weights.masked_fill(empty, math.nan)
+        elif how.empty == "mean":
+            t.weights = torch.where(empty, 1.0 / t.scores.shape[-1], t.weights)
+
+    own = {"input": read_step, "split": split, "mask": mask, "softmax": softmax}
     for name, function in STAGE_FUNCTIONS.items():
         own.get(name, replace.get(name, function))(trace, setting)
     return trace
