@@ -329,7 +329,7 @@ def test_a_layer_beyond_the_memory_is_refused_before_anything_is_allocated(monke
     with pytest.raises(UsageError) as caught:
         check_model(found, hardware=HERE)
     assert caught.value.what == (
-        "the layer's parameters need 1.125 GiB, and 1 MiB of memory is free"
+        "one token of the layer needs 1.125 GiB, and 1 MiB of memory is free"
     )
     assert "nothing was allocated" in caught.value.why
 

@@ -1,108 +1,31 @@
 """A model read from a Hugging Face ``config.json``.
 
-A configuration states sizes; which parts have a bias, whether the feed-forward part has a gate, how
-many norms a block has, are facts of the family's code. They stand in ``FAMILIES``. A family that is
-not there is read as a LLaMA if it has the fields of one, and the report says so.
+A configuration states sizes; which parts have a bias or a gate is a fact of the family's code
+(`headwise.cost.families`). A family that is not there is read as a LLaMA if it has the fields of
+one, and the report says so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headwise.cost.families import FAMILIES, Family, Get, llama_like
 from headwise.cost.models import Block, FeedForward, Model, same_layers
 from headwise.errors import UsageError, did_you_mean
-from headwise.spec import AttentionSpec, Rope
+from headwise.spec import AttentionSpec
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
-Get = Callable[..., Any]
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
+_HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
+_HIDDEN = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "hidden_dim")
+_DROPOUT = ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+"""Names under which families state the same size."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Family:
-    """What the configurations of a family leave out.
-
-    Args:
-        gated: the feed-forward part has a gate.
-        ffn_bias: it has biases.
-        norm_vectors: 1 (root mean square: gain) or 2 (gain and bias).
-        norms: norms per block.
-        outer_norms: norms before or after all blocks.
-        head: ``lm`` or ``pooler``.
-        tied: whether the head shares the embedding if the configuration does not say.
-        spec: how its attention is read; None = by ``AttentionSpec.from_hf_config``.
-        positions_field: name of the field with the rows of a learned table of positions.
-        extra_positions: rows that the table has beyond those.
-    """
-
-    gated: bool = True
-    ffn_bias: bool = False
-    norm_vectors: int = 1
-    norms: int = 2
-    outer_norms: int = 1
-    head: str = "lm"
-    tied: bool = False
-    spec: Callable[[Get, int], dict[str, Any]] | None = None
-    positions_field: str = ""
-    extra_positions: int = 0
-
-
-def _decoder(biases: str = "", **more: Any) -> Callable[[Get, int], dict[str, Any]]:
-    """The attention of a causal, rotary family that differs in its biases alone."""
-
-    def read(get: Get, layer: int) -> dict[str, Any]:
-        del layer
-        return {"biases": biases, **more}
-
-    return read
-
-
-def _gemma2(get: Get, layer: int) -> dict[str, Any]:
-    fields: dict[str, Any] = {"softcap": get("attn_logit_softcapping")}
-    kinds = get("layer_types")
-    slides = kinds[layer] == "sliding_attention" if kinds else layer % 2 == 0
-    if slides and get("sliding_window"):
-        fields["window"] = (get("sliding_window") - 1, 0)
-    return fields
-
-
-def _llama_like(get: Get, layer: int) -> dict[str, Any]:
-    del layer
-    return {
-        "biases": "qkvo" if get("attention_bias") else "",
-        "window": (get("sliding_window") - 1, 0) if get("sliding_window") else None,
-    }
-
-
-_BERT = Family(
-    gated=False, ffn_bias=True, norm_vectors=2, head="pooler",
-    positions_field="max_position_embeddings",
-)  # fmt: skip
-_LAYER_NORM: dict[str, Any] = {"gated": False, "ffn_bias": True, "norm_vectors": 2}
-
-FAMILIES: Mapping[str, Family] = {
-    "gpt2": Family(gated=False, ffn_bias=True, norm_vectors=2, tied=True,
-                   positions_field="n_positions"),
-    "bert": _BERT,
-    "roberta": Family(gated=False, ffn_bias=True, norm_vectors=2, head="pooler",
-                      positions_field="max_position_embeddings", spec=_decoder("qkvo")),
-    "llama": Family(),
-    "mistral": Family(),
-    "qwen2": Family(),
-    "qwen3": Family(),
-    "smollm3": Family(tied=True),
-    "gemma": Family(tied=True, spec=_decoder()),
-    "gemma2": Family(tied=True, norms=4, spec=_gemma2),
-    "phi3": Family(spec=_llama_like),
-    "gpt_neox": Family(**_LAYER_NORM, spec=_decoder("qkvo")),
-}  # fmt: skip
-"""Families whose parts are known; checked against transformers by the tests."""
-
-_BIDIRECTIONAL = ("bert", "roberta")
 _REFUSED: Mapping[str, str] = {
     "kv_lora_rank": N_("keys and values are stored compressed, which is not covered"),
     "num_local_experts": N_("of a mixture of experts only some work on a token: not covered"),
@@ -177,11 +100,11 @@ def from_config(config: Mapping[str, Any], *, name: str, source: str = "") -> Mo
 
     kind = str(get("model_type", default=""))
     family, notes = _family(kind, get, name)
-    layers = _required(get, name, "num_hidden_layers", "n_layer")
-    d_model = _required(get, name, "hidden_size", "n_embd")
+    layers = _required(get, name, *_LAYERS)
+    d_model = _required(get, name, *_WIDTH)
     specs = [_spec(config, get, kind, family, layer, name) for layer in range(layers)]
     ffn = FeedForward(
-        width=get("intermediate_size", "n_inner", default=4 * d_model),
+        width=get(*_HIDDEN, default=4 * d_model),
         gated=family.gated,
         bias=family.ffn_bias or bool(get("mlp_bias", default=False)),
     )
@@ -195,12 +118,13 @@ def from_config(config: Mapping[str, Any], *, name: str, source: str = "") -> Mo
             for count, spec in same_layers(specs)
         ),
         vocabulary=get("vocab_size", default=0),
-        head="pooler" if family.head == "pooler" else ("tied" if tied else "untied"),
+        head=("tied" if tied else "untied") if family.head == "lm" else family.head,
+        head_bias=family.head_bias and not tied,
         learned_positions=(rows or 0) + family.extra_positions,
-        token_types=get("type_vocab_size", default=0) if family.head == "pooler" else 0,
+        token_types=0 if family.causal else get("type_vocab_size", default=0),
         outer_norms=family.outer_norms,
         norm_vectors=family.norm_vectors,
-        longest=get("max_position_embeddings", "n_positions"),
+        longest=get("max_position_embeddings", "n_positions", "n_ctx"),
         notes=tuple(notes),
     )
 
@@ -224,7 +148,7 @@ def _family(kind: str, get: Get, name: str) -> tuple[Family, list[str]]:
         return FAMILIES[kind], []
     if get("rms_norm_eps") is not None and get("intermediate_size") is not None:
         note = _("the model type {kind!r} is not known: it was read as a LLaMA").format(kind=kind)
-        return Family(spec=_llama_like), [note]
+        return Family(spec=llama_like), [note]
     near = did_you_mean(kind, FAMILIES)
     raise UsageError(
         _("the model type {kind!r} is not known").format(kind=kind),
@@ -247,17 +171,14 @@ def _spec(
             if theta is not None:
                 plain["rope_theta"] = theta
         return AttentionSpec.from_hf_config(plain, layer=layer).replace(**_bert_output(kind))
-    heads = _required(get, name, "num_attention_heads", "n_head")
-    head_dim = get("head_dim")
-    causal = kind not in _BIDIRECTIONAL
+    heads = _required(get, name, *_HEADS)
     fields: dict[str, Any] = {
-        "d_model": _required(get, name, "hidden_size", "n_embd"),
+        "d_model": _required(get, name, *_WIDTH),
         "num_heads": heads,
         "num_kv_heads": get("num_key_value_heads", default=heads),
-        "head_dim": head_dim,
-        "is_causal": causal,
-        "dropout": float(get("attention_dropout", "attention_probs_dropout_prob", default=0.0)),
-        "positions": Rope(pairs="halves") if causal else None,
+        "head_dim": get("head_dim"),
+        "is_causal": family.causal,
+        "dropout": float(get(*_DROPOUT, default=0.0)),
     }
     return AttentionSpec(**(fields | family.spec(get, layer)))
 

@@ -141,19 +141,19 @@ def check_model(found: Estimate, *, hardware: Hardware, training: bool = True) -
         training: whether time is measured for forward and backward.
 
     Raises:
-        UsageError: if not even the parameters of the layer fit into memory, with both numbers.
+        UsageError: if not even one token of the layer fits into memory, with both numbers.
     """
     spec, dtype = found.model.spec, found.dtype if found.dtype in DTYPES else "float32"
     notes = []
     if dtype != found.dtype:
         text = _("run in {dtype}: torch has no products of {other} here")
         notes.append(text.format(dtype=dtype, other=found.dtype))
-    _refuse_what_does_not_fit(spec, dtype)
     fast = route(DTYPES[dtype], torch.device("cpu")).compute
     if fast != DTYPES[dtype]:
         text = _("run in {other}: products of {dtype} are slow on this processor")
         notes.append(text.format(other=str(fast).removeprefix("torch."), dtype=dtype))
-    whole = LayerRun.make(spec, batch=found.batch, q_len=found.context, dtype=fast)
+    most = _largest_length(spec, found.batch, found.context, str(fast).removeprefix("torch."))
+    whole = LayerRun.make(spec, batch=found.batch, q_len=most, dtype=fast)
     run = longest_run(whole)
     if run.q_len < found.context:
         text = _(
@@ -232,46 +232,49 @@ def compare(run: LayerRun, formulas: Formulas | None = None) -> tuple[Residual, 
 
 
 def longest_run(whole: LayerRun) -> LayerRun:
-    """The longest of 16, 32, 64 … tokens that a run can afford, found by running them.
+    """The longest of 16, 32, 64 … tokens that a run can afford in time, found by running them.
 
     Args:
-        whole: the layer with inputs of full length.
+        whole: the layer with inputs of the largest length that fits into memory.
     """
-    free = memory_free()
-    room = ROOM_BYTES if free is None else min(ROOM_BYTES, free // 8)
-    dtype = str(whole.x.dtype).removeprefix("torch.")
     length, longest = min(16, whole.q_len), whole.q_len
     whole.first(length).train()  # what is measured at first use
     while length < longest:
         start = time.perf_counter()
         whole.first(length).train()
-        following = min(2 * length, longest)
-        kept = cost.activations(whole.layer.spec, batch=whole.batch, q_len=following, dtype=dtype)
-        if 4 * (time.perf_counter() - start) > SECONDS or 4 * int(kept.value) > room:
+        if 4 * (time.perf_counter() - start) > SECONDS:
             break
-        length = following
+        length = min(2 * length, longest)
     return whole.first(length)
 
 
-def _refuse_what_does_not_fit(spec: AttentionSpec, dtype: str) -> None:
-    """Before anything is allocated.
+def _largest_length(spec: AttentionSpec, batch: int, context: int, dtype: str) -> int:
+    """The context, halved until a run fits into a part of the memory; nothing is allocated.
 
     Raises:
-        UsageError: if the parameters and their gradients take more memory than is free.
+        UsageError: if not even one token fits, with both numbers.
     """
     free = memory_free()
-    size = torch.finfo(DTYPES[dtype]).bits // 8
-    stored = 2 * int(cost.parameters(spec).value) * size
-    if free is None or stored <= free:
-        return
-    raise UsageError(
-        _("the layer's parameters need {need}, and {free} of memory is free").format(
-            need=human_value(stored, "byte"), free=human_value(free, "byte")
-        ),
-        where="headwise cost --check",
-        why=_("parameters and their gradients have to be held; nothing was allocated"),
-        fix=_("a smaller layer, or no --check: the estimate itself needs no memory"),
-    )
+    room = ROOM_BYTES if free is None else min(ROOM_BYTES, free // 8)
+    stored = 2 * int(cost.parameters(spec).value) * torch.finfo(DTYPES[dtype]).bits // 8
+
+    def needed(length: int) -> int:
+        kept = cost.activations(spec, batch=batch, q_len=length, dtype=dtype)
+        return 4 * int(kept.value)  # what is kept, its gradients, and results on the way
+
+    if free is not None and stored + needed(1) > free:
+        raise UsageError(
+            _("one token of the layer needs {need}, and {free} of memory is free").format(
+                need=human_value(stored + needed(1), "byte"), free=human_value(free, "byte")
+            ),
+            where="headwise cost --check",
+            why=_("parameters and their gradients have to be held; nothing was allocated"),
+            fix=_("a smaller layer or batch, or no --check: the estimate needs no memory"),
+        )
+    length = context
+    while length > 1 and needed(length) > room:
+        length //= 2
+    return length
 
 
 def _cache_row(
