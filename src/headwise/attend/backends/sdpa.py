@@ -62,7 +62,7 @@ def _folded(call: Call) -> Tensor:
 def is_causal_from_the_start(call: Call) -> bool:
     """Whether the mask is what SDPA calls ``is_causal`` (aligned at the start)."""
     mask = call.mask
-    return mask.is_band and mask.lowest is None and mask.highest == 0
+    return bool(mask.is_band and mask.lowest is None and mask.highest == 0)  # no SymBool
 
 
 def additive(call: Call) -> Tensor | None:

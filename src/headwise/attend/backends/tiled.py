@@ -100,7 +100,7 @@ def forward(call: Call, seed: int = 0) -> Result:
     context = torch.empty((heads, G, Tq, Dv), dtype=call.query.dtype, device=call.query.device)
     if not work.covers_all:
         context.zero_()
-    weights = _weights_buffer(call)
+    weights = _weights_buffer(call, is_filled=work.covers_all)
     with products.fast_float32(work.route.onednn):
         for tile in work.tiles():
             p = work.weights(tile)
@@ -439,7 +439,8 @@ def _add_product(target: Tensor, a: Tensor, b: Tensor) -> None:
         target += torch.bmm(a.transpose(1, 2), b)
 
 
-def _weights_buffer(call: Call) -> Tensor | None:
+def _weights_buffer(call: Call, *, is_filled: bool) -> Tensor | None:
+    """Where the weights go; zeros unless every row will be written."""
     if call.need_weights is False:
         return None
     device = call.query.device
@@ -447,13 +448,17 @@ def _weights_buffer(call: Call) -> Tensor | None:
         wide = torch.promote_types(call.query.dtype, torch.float32)
         return torch.zeros((call.batch, call.q_len, call.kv_len), dtype=wide, device=device)
     shape = (call.batch * call.num_kv_heads, call.group_size, call.q_len, call.kv_len)
-    return torch.zeros(shape, dtype=call.query.dtype, device=device)
+    make = torch.empty if is_filled else torch.zeros
+    return make(shape, dtype=call.query.dtype, device=device)
 
 
 def _store_weights(call: Call, weights: Tensor, tile: Tile, p: Tensor) -> None:
     cells = p.view(p.shape[0], call.group_size, tile.rows, -1)
     if call.need_weights == "per-head":
-        weights[tile.heads, :, tile.queries, tile.keys] = cells
+        rows = weights[tile.heads, :, tile.queries]
+        rows[..., tile.keys] = cells
+        rows[..., : tile.block.k_start] = 0.0
+        rows[..., tile.block.k_stop :] = 0.0
         return
     for row, head in enumerate(range(tile.heads.start, tile.heads.stop)):
         target = weights[head // call.num_kv_heads, tile.queries, tile.keys]
