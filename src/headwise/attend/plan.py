@@ -222,4 +222,5 @@ def _edges(
 def _outside(
     n: int, w: int, lowest: int | None, highest: int | None, device: torch.device
 ) -> Tensor:
-    return ~band(n, w, lowest, highest, device)
+    with torch.inference_mode(mode=False):  # it outlives the call, and its mode
+        return ~band(n, w, lowest, highest, device)
