@@ -353,6 +353,9 @@ def test_truncate_forgets_the_newest():
     assert told.say(3) == []
     told.truncate(torch.tensor([5, 2]))
     assert told.say(2) == []
+    told.truncate(6)  # the shorter row stays as it is
+    assert told.cache.lengths.tolist() == [6, 4]
+    assert told.say(1) == []
     told.truncate(3)
     assert told.cache.rows_are_equal
     assert told.say(2) == []
