@@ -232,12 +232,12 @@ def compare(run: LayerRun, formulas: Formulas | None = None) -> tuple[Residual, 
 
 
 def longest_run(whole: LayerRun) -> LayerRun:
-    """The longest of 16, 32, 64 … tokens that a run can afford in time, found by running them.
+    """The longest that a run can afford in time, found by doubling from some sixteen tokens.
 
     Args:
         whole: the layer with inputs of the largest length that fits into memory.
     """
-    length, longest = min(16, whole.q_len), whole.q_len
+    length, longest = min(max(1, 16 // whole.batch), whole.q_len), whole.q_len
     whole.first(length).train()  # what is measured at first use
     while length < longest:
         start = time.perf_counter()

@@ -34,7 +34,7 @@ def blocks(check: Check) -> list[Block]:
 
 
 def _row(row: Residual) -> tuple[str, ...]:
-    name = f"{_(row.name)}\n{row.sizes}" if row.sizes else _(row.name)
+    name = f"{_(row.name)}\n({row.sizes})" if row.sizes else _(row.name)
     if row.unit == "s":
         times = float(row.measured) / float(row.predicted.value)
         return name, human(row.predicted), human_value(row.measured, "s"), f"× {times:.3g}"
@@ -46,5 +46,5 @@ def _other(one: Second) -> tuple[str, ...]:
     difference = exact(one.difference)
     if one.must_agree and one.difference:
         difference += " ✗"
-    name = f"{_(one.name)}\n{one.source}"
+    name = f"{_(one.name)}\n({one.source})"
     return name, exact(one.ours.value), exact(one.theirs), difference

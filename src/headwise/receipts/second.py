@@ -254,7 +254,7 @@ def _reason(
         for some in combinations(parts, count):
             if kept == sum(part.value for part in some):
                 names = ", ".join(part.name for part in some)
-                text = _("a path keeps {names} alone and computes the rest again")
+                text = _("a path that keeps {names} alone computes the rest again")
                 return text.format(names=names)
     plain = cost.activations(spec, batch=batch, q_len=q_len, dtype=dtype).part("weights")
     return _PLAIN if kept >= plain.value else _OTHER
