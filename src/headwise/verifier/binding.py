@@ -20,7 +20,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier import names as nm
 from headwise.verifier.annotations import annotations_of, classes_in, maker_from_spec, values_in
-from headwise.verifier.caches import in_steps, plan_cache, takes_back
+from headwise.verifier.caches import CachePlan, cache_plans, in_steps, takes_back
 from headwise.verifier.construct import spec_code
 from headwise.verifier.layouts import find_parts
 from headwise.verifier.subject import (
@@ -382,20 +382,20 @@ def bind_layer(
             inputs.keep.logical_not_()  # the caller's mask was written into: show it
         return result
 
-    cache_plan = plan_cache(parameters, annotations, plan.cache)
-    if cache_plan is not None and "self" in offers and not time_first:
-        typed = cache_plan.make is not None
-        whole = Options(steps=(2, 1))
-        if (typed and isinstance(spec, AttentionSpec)) or (
-            not typed
-            and width is not None
-            and takes_back(module, lambda o, i, _sizes: call(o, i, whole), width)
-        ):
-            offers.add("steps")
-            offers |= {"padded-steps"} if "padding" in offers else set()
+    cache_plan: CachePlan | None = None
+    whole = Options(steps=(2, 1))
+    for option in cache_plans(parameters, annotations, plan.cache):
+        if "self" not in offers or time_first or width is None:
+            break
+        if option.for_spec and spec is None:
+            continue
+        cache_plan = option
+        if option.for_spec or takes_back(module, lambda o, i, _sizes: call(o, i, whole), width):
+            offers |= {"steps", "padded-steps"} if "padding" in offers else {"steps"}
             notes["steps"] = _("with a cache, through the argument {name}").format(
-                name=cache_plan.argument
+                name=option.argument
             )
+            break
 
     def written(inputs: Inputs, options: Options) -> str | None:
         if options.steps:

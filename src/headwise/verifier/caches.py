@@ -1,13 +1,16 @@
 """Finding out how a layer is run in steps with a cache. What works is printed as inferred.
 
-Two protocols bind by themselves: a cache object whose class makes one for a specification, and a
-state that the layer returns and takes back. Whether a state comes back is found by trying.
+Three protocols bind by themselves: a cache object whose class makes one for a specification; one
+that is made without arguments and filled by the layer (transformers' ``DynamicCache``); and a state
+that the layer returns and takes back. Whether a cache is filled or comes back is found by trying.
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -29,38 +32,65 @@ class CachePlan:
 
     Args:
         argument: that carries it.
-        make: makes an empty cache from a specification and the sizes of a run; None: the layer
+        make: makes an empty cache from a specification and the tokens of a run; None: the layer
             starts without and returns one.
+        for_spec: the cache is made for the specification.
         switches: arguments that ask for the cache to be returned.
         start: argument that takes the number of tokens so far.
     """
 
     argument: str
-    make: Callable[[AttentionSpec, Tensor], Any] | None = None
+    make: Callable[[AttentionSpec | None, Tensor], Any] | None = None
+    for_spec: bool = False
     switches: tuple[str, ...] = ()
     start: str | None = None
 
 
-def plan_cache(
+def cache_plans(
     parameters: Mapping[str, inspect.Parameter], annotations: Mapping[str, Any], typed: str | None
-) -> CachePlan | None:
-    """The cache argument of a signature: by its class, else by its name."""
+) -> Iterator[CachePlan]:
+    """Ways of handing a cache to a signature, likeliest first: by its class, then by its name."""
     if typed is not None:
         for cls in classes_in(annotations.get(typed)):
             maker = maker_from_spec(cls, AttentionSpec)
             filled = None if maker is None else _maker(maker)
             if filled is not None:
-                return CachePlan(typed, filled)
+                yield CachePlan(typed, filled, for_spec=True)
     named = [n for n in nm.CACHES if n in parameters and parameters[n].default is None]
     if not named:
-        return None
+        return
     switches = tuple(n for n in nm.CACHE_FLAGS if n in parameters)
     start = next((n for n in nm.STARTS if n in parameters), None)
-    whole = start is not None and isinstance(parameters[start].default, int)
-    return CachePlan(named[0], None, switches, start if whole else None)
+    if start is not None and not isinstance(parameters[start].default, int):
+        start = None
+    for cls in classes_in(annotations.get(named[0])):
+        empty = _without_arguments(cls)
+        if empty is not None:
+            yield CachePlan(named[0], _ignoring(empty), False, switches, start)
+    yield CachePlan(named[0], None, False, switches, start)
 
 
-def _maker(maker: Make) -> Callable[[AttentionSpec, Tensor], Any] | None:
+def _ignoring(empty: Callable[[], Any]) -> Callable[[AttentionSpec | None, Tensor], Any]:
+    """A maker that needs to know nothing."""
+    return lambda spec, x: empty()
+
+
+def _without_arguments(cls: type) -> Callable[[], Any] | None:
+    """What makes an empty cache of a class, or of one derived from it in the same module."""
+    if cls.__module__ == "builtins" or issubclass(cls, Tensor | tuple):
+        return None
+    module = sys.modules.get(cls.__module__)
+    home = {} if module is None else vars(module)
+    derived = [c for c in home.values() if inspect.isclass(c) and issubclass(c, cls)]
+    for option in (cls, *derived):
+        with contextlib.suppress(Exception):
+            option()
+            made: Callable[[], Any] = option
+            return made
+    return None
+
+
+def _maker(maker: Make) -> Callable[[AttentionSpec | None, Tensor], Any] | None:
     """A cache from (spec, x of the whole sequence); None if an argument can't be filled."""
     signature = inspect.signature(maker)
     first, *rest = signature.parameters.values()
@@ -81,7 +111,7 @@ def _maker(maker: Make) -> Callable[[AttentionSpec, Tensor], Any] | None:
         ):
             return None
 
-    def make(spec: AttentionSpec, x: Tensor) -> Any:
+    def make(spec: AttentionSpec | None, x: Tensor) -> Any:
         return maker(**{first.name: spec}, **{name: take(x) for name, take in fill.items()})
 
     return make
@@ -105,7 +135,7 @@ def in_steps(plan: CachePlan, spec: AttentionSpec | None, once: Once) -> Callabl
     def run(obj: Any, inputs: Inputs, sizes: tuple[int, ...], *, recent: bool = False) -> Tensor:
         x = inputs.x
         assert x is not None
-        state = None if plan.make is None or spec is None else plan.make(spec, x)
+        state = None if plan.make is None else plan.make(spec, x)
         start, outputs = 0, []
         for rows in sizes:
             end, first = start + rows, start if recent else 0
@@ -122,6 +152,8 @@ def in_steps(plan: CachePlan, spec: AttentionSpec | None, once: Once) -> Callabl
                 state = returned_state(result, output)
                 if state is None:
                     raise ValueError("no cache among what was returned")
+            elif not plan.for_spec and not _holds_tensors(state):
+                raise ValueError("the cache is not filled")
             start = end
         return torch.cat(outputs, 1)
 
@@ -162,9 +194,23 @@ def _tensors(item: Any) -> Iterator[Tensor]:
             yield from _tensors(value)
 
 
+def _holds_tensors(item: Any, depth: int = 4) -> bool:
+    """Whether an object holds tensors, in its attributes or in lists of such objects."""
+    if isinstance(item, Tensor):
+        return True
+    if depth == 0 or item is None or isinstance(item, int | float | str | type):
+        return False
+    if isinstance(item, Mapping):
+        return any(_holds_tensors(value, depth - 1) for value in item.values())
+    if isinstance(item, tuple | list):
+        return any(_holds_tensors(value, depth - 1) for value in item)
+    return _holds_tensors(getattr(item, "__dict__", None), depth - 1)
+
+
 def takes_back(module: nn.Module, run: Callable[..., Tensor], width: int) -> bool:
-    """Whether a layer runs in steps, tried on three tokens."""
+    """Whether a layer runs in steps, tried on a copy and three tokens."""
     x = torch.zeros(2, 3, width, dtype=next((p.dtype for p in module.parameters()), None))
-    with contextlib.suppress(Exception), torch.no_grad():
-        return tuple(run(module, Inputs(x=x), (2, 1)).shape[:2]) == (2, 3)
+    with contextlib.suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        tried = run(copy.deepcopy(module), Inputs(x=x), (2, 1))
+        return tuple(tried.shape[:2]) == (2, 3)
     return False

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -198,7 +199,7 @@ def _difference(session: Session, thing: Any, case: Case, reading: Reading) -> _
         return None
     gaps = ((got - want).abs() * chosen).nan_to_num(0.0)
     flat = int(gaps.argmax())
-    position = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), gaps.shape))
+    position = tuple(int(i) for i in np.unravel_index(flat, gaps.shape))  # torch's imports sympy
     return _Gap(float(gaps[position]), position, float(got[position]), float(want[position]))
 
 
