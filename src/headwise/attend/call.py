@@ -60,6 +60,7 @@ class Call(NamedTuple):
         sinks: (Hq,) logits that take part in the denominator only.
         dropout_p: probability of dropping a weight.
         need_weights: ``False``, ``"per-head"`` or ``"averaged"`` over the heads.
+        is_clean: padded keys and values are known to be finite.
     """
 
     query: Tensor
@@ -72,6 +73,18 @@ class Call(NamedTuple):
     sinks: Tensor | None = None
     dropout_p: float = 0.0
     need_weights: NeedWeights = False
+    is_clean: bool = False
+
+    def cleaned(self) -> Call:
+        """The same call with zeros in padded keys and values: 0 · NaN would reach real rows."""
+        if self.is_clean or self.mask.keep is None:
+            return self
+        padded = ~self.mask.keep[:, None, :, None]
+        return self._replace(
+            key=self.key.masked_fill(padded, 0.0),
+            value=self.value.masked_fill(padded, 0.0),
+            is_clean=True,
+        )
 
     @property
     def batch(self) -> int:

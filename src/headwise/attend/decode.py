@@ -209,10 +209,9 @@ def _new_keep(
 
 def _last_keys(parts: MaskParts, kv_len: int, gone: int) -> MaskParts:
     """The parts for the last keys; ``gone`` ones were before them."""
-    return MaskParts(
+    return parts._replace(
         lowest=None if parts.lowest is None else parts.lowest - gone,
         highest=None if parts.highest is None else parts.highest - gone,
-        q_documents=parts.q_documents,
         k_documents=None if parts.k_documents is None else parts.k_documents[:, gone:],
         table=None if parts.table is None else parts.table[..., -kv_len:],
     )

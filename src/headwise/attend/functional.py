@@ -170,8 +170,14 @@ def make_call(
     sinks: Tensor | None = None,
     dropout_p: float = 0.0,
     need_weights: NeedWeights = False,
+    is_clean: bool = False,
 ) -> Call:
     """The arguments of ``attention``, checked and taken apart.
+
+    Args:
+        query, key, value, mask, scale, bias, softcap, sinks, dropout_p, need_weights: as there;
+            a mask may have been taken apart before.
+        is_clean: padded keys and values are known to be finite, as those of a cache.
 
     Raises:
         ShapeError, UsageError, MaskError: as ``attention``.
@@ -215,6 +221,7 @@ def make_call(
         sinks=sinks,
         dropout_p=dropout_p,
         need_weights=need_weights,
+        is_clean=is_clean,
     )
 
 

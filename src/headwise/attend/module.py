@@ -295,6 +295,7 @@ class MultiHeadAttention(nn.Module):
             sinks=self.sinks,
             dropout_p=spec.dropout if self.training else 0.0,
             need_weights=need_weights,
+            is_clean=cache is not None and len(cache) > x.shape[1],
         )
         return _Heads(x_q, x_kv, q_flat, k_flat, v_flat, q, k, v, call)
 

@@ -58,6 +58,7 @@ def weights_of(call: Call, weights: Tensor) -> Tensor | None:
 
 def stages(call: Call) -> Stages:
     """All stages of a call."""
+    call = call.cleaned()
     B, Hq, Tq, Tk = call.batch, call.num_heads, call.q_len, call.kv_len
     # The query heads of a group become more rows of one product: no key or value is repeated.
     rows = call.query.reshape(B, call.num_kv_heads, call.group_size * Tq, call.head_dim)

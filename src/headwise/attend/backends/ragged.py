@@ -32,6 +32,8 @@ def refuses(call: Call) -> str:
         return _("a bias would have to be cut as well")
     if mask.keep is None and mask.q_keep is None:
         return _("there is no padding to leave out")
+    if mask.highest is not None and call.scale <= 0.0:
+        return _("SDPA's own causal rule is wrong for a scale that is not positive")
     if mask.table is not None or mask.q_documents is not None or mask.lowest is not None:
         return _("more than padding and a causal rule decides who sees whom")
     if _slices(call) is None:
@@ -98,8 +100,10 @@ def _sample(call: Call, index: int, cut: _Slice) -> Tensor:
     key = call.key[index : index + 1, :, cut.k_start : cut.k_stop]
     value = call.value[index : index + 1, :, cut.k_start : cut.k_stop]
     if query.shape[2] == 0 or key.shape[2] == 0:
-        # Zeros that still belong to the graph.
-        return (query[..., :1] * 0.0).expand(-1, -1, -1, call.v_head_dim)[0]
+        # Zeros that still belong to the graph, whatever is in the tokens that nobody reads.
+        joined = query.sum(-1, keepdim=True) + key.sum() + value.sum()
+        hidden = torch.ones((), dtype=torch.bool, device=joined.device)
+        return joined.masked_fill(hidden, 0.0).expand(-1, -1, -1, call.v_head_dim)[0]
     found = F.scaled_dot_product_attention(
         query,
         key,

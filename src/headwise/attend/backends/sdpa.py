@@ -27,10 +27,12 @@ def refuses(call: Call) -> str:
 
 def run(call: Call) -> Result:
     """The context."""
+    call = call.cleaned()
     grouped = call.num_heads != call.num_kv_heads
     if grouped and call.q_len == 1 and call.bias is None:
         return _folded(call), None
-    causal = call.bias is None and is_causal_from_the_start(call)
+    # Its CPU kernel hides by -inf before it scales: a scale of 0 or below turns that around.
+    causal = call.bias is None and is_causal_from_the_start(call) and call.scale > 0.0
     context = F.scaled_dot_product_attention(
         call.query,
         call.key,

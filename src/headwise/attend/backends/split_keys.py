@@ -43,6 +43,7 @@ def refuses(call: Call) -> str:
 
 def run(call: Call) -> Result:
     """The context."""
+    call = call.cleaned()
     route = products.route(call.query.dtype, call.query.device)
     heads, rows = call.batch * call.num_kv_heads, call.group_size * call.q_len
     q = call.query.reshape(heads, rows, call.head_dim).to(route.compute)

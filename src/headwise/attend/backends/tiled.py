@@ -25,7 +25,7 @@ from torch import Tensor
 
 from headwise.attend import products
 from headwise.attend.call import Call, DistanceBias, Result
-from headwise.attend.plan import Block, make_plan
+from headwise.attend.plan import Block, interval, make_plan
 from headwise.texts import translate as _
 
 name = "tiled"
@@ -94,6 +94,7 @@ class _Tiled(torch.autograd.Function):
 # ---------------------------------------------------------------------------------- the two passes
 def forward(call: Call, seed: int = 0) -> Result:
     """Context, and weights if they are asked for; nothing is recorded."""
+    call = _cleaned(call)
     work = _Work(call, seed, products.route(call.query.dtype, call.query.device).compute)
     heads, Tq, Tk = call.batch * call.num_kv_heads, call.q_len, call.kv_len
     G, Dv = call.group_size, call.v_head_dim
@@ -129,6 +130,7 @@ def backward(
     Scores and the gradient of the weights are made in float32 or better: rounded to half
     precision they would be the largest error of all. The other products take the quickest route.
     """
+    call = _cleaned(call)
     low = products.route(call.query.dtype, call.query.device).compute
     work = _Work(call, seed, torch.promote_types(low, torch.float32))
     q, do = _grouped(call.query, call).to(low), _grouped(grad, call).to(low)
@@ -375,6 +377,14 @@ class _ExtraGradients:
 def block_size(call: Call) -> int:
     """Queries in a block: enough rows for a good product, few enough to skip what is hidden."""
     return max(16, 128 // max(1, call.group_size // 2))
+
+
+def _cleaned(call: Call) -> Call:
+    """The call with zeros in padded keys, where padding lies between real ones and is computed."""
+    keep = call.mask.keep
+    if keep is None or all(interval(row[None], call.kv_len)[2] is None for row in keep):
+        return call
+    return call.cleaned()
 
 
 def _seed(call: Call) -> int:
