@@ -19,20 +19,32 @@ def smallest(case: str) -> dict:
 
 @pytest.mark.parametrize(
     ("case", "sizes"),
-    [("F43", "B1 T1"), ("F01", "B1 T2"), ("F41", "B2 T1"), ("F19", "B1 Tq1 Tk2")],
+    [
+        ("F43", "B1 T1"),
+        ("F01", "B1 T2"),
+        ("F41", "B2 T1"),
+        ("F19", "B1 Tq1 Tk2"),
+        ("F55", "B1 T1+1"),
+        ("F63", "B1 T1+1+1"),
+        ("F09", "B1 T1+2"),
+    ],
 )
 def test_the_smallest_sizes_are_found(case: str, sizes: str) -> None:
     assert smallest(case)["sizes"] == sizes
 
 
-def test_the_pasted_test_fails_on_the_faulty_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ["F43", "F55"])
+def test_the_pasted_test_fails_on_the_faulty_layer(
+    monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
     monkeypatch.syspath_prepend(str(CASES))
     namespace: dict = {}
-    exec(smallest("F43")["test"], namespace)
+    exec(smallest(case)["test"], namespace)
     (test,) = [v for k, v in namespace.items() if k.startswith("test_")]
     with pytest.raises(AssertionError):
         test()
-    sys.modules.pop("F43_gqa_tiled_kv_heads", None)
+    for name in [name for name in sys.modules if name.startswith(f"{case}_")]:
+        del sys.modules[name]
 
 
 def test_right_code_has_nothing_to_shrink() -> None:

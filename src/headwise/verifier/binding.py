@@ -17,6 +17,7 @@ from headwise.masks import Causal, Documents, Mask, Padding
 from headwise.reference import Inputs
 from headwise.reference.positions import rotary_angles
 from headwise.spec import AttentionSpec
+from headwise.texts import mark as N_
 from headwise.texts import translate as _
 from headwise.verifier import names as nm
 from headwise.verifier.annotations import annotations_of, classes_in, maker_from_spec, values_in
@@ -277,7 +278,7 @@ def bind_layer(
     notes: dict[str, str] = {}
     spec = known.get("spec")
     if isinstance(spec, AttentionSpec) and "spec" in used:
-        notes["built from"] = spec_code(spec)
+        notes[N_("built from")] = spec_code(spec)
     if plan.key is not None:
         notes["calls"] = f"forward({plan.x}, {plan.key}, {plan.value})"
     elif plan.context is not None:
@@ -306,7 +307,7 @@ def bind_layer(
         notes["padding argument"] = plan.padding
     if plan.mask_value is not None:
         offers |= {"padding", "documents"}
-        notes["mask argument"] = _("{name}: a Mask, made from what a case hides").format(
+        notes[N_("mask argument")] = _("{name}: a Mask, made from what a case hides").format(
             name=plan.mask_value
         )
     if plan.documents is not None:
@@ -392,7 +393,7 @@ def bind_layer(
         cache_plan = option
         if option.for_spec or takes_back(module, lambda o, i, _sizes: call(o, i, whole), width):
             offers |= {"steps", "padded-steps"} if "padding" in offers else {"steps"}
-            notes["steps"] = _("with a cache, through the argument {name}").format(
+            notes[N_("steps")] = _("with a cache, through the argument {name}").format(
                 name=option.argument
             )
             break
@@ -575,7 +576,11 @@ def bind_function(
     name = getattr(function, "__name__", "")
     parameters = parameters_of(function)
     builtin = name in TABLE and not parameters
-    plan = TABLE[name] if builtin else plan_call(parameters, layer=False)
+    plan = (
+        TABLE[name]
+        if builtin
+        else plan_call(parameters, layer=False, annotations=annotations_of(function))
+    )
     if plan.x is None or plan.key is None or plan.value is None:
         raise TargetError(
             _("{label} does not take q, k and v").format(label=label),
@@ -595,6 +600,11 @@ def bind_function(
     if plan.padding is not None:
         offers.add("padding")
         notes["padding argument"] = plan.padding
+    elif plan.mask_value is not None:
+        offers |= {"padding", "documents"}
+        notes["mask argument"] = _("{name}: a Mask, made from what a case hides").format(
+            name=plan.mask_value
+        )
     if plan.causal is not None and (
         plan.causal not in parameters or parameters[plan.causal].default is False
     ):
@@ -610,6 +620,8 @@ def bind_function(
         else:
             styles = tuple(s for s in styles_for(plan.padding, padding_mask))
             styles = tuple(sorted(styles, key=lambda s: s.shape == "2d"))
+    elif plan.mask_value is not None:
+        styles = (MASK_STYLE,)
     sizes = {"num_heads": 4, "head_dim": 8}
     known = {**sizes, **{k: v for k, v in words.items() if v is not None}}
     known.setdefault("d_model", known["num_heads"] * known["head_dim"])
@@ -636,6 +648,9 @@ def bind_function(
             if always and name in TABLE:
                 past = Causal().dense(inputs.q_len, inputs.kv_len)
                 extra[plan.padding], switch = extra[plan.padding] & past, None
+        if plan.mask_value is not None:
+            mask, rule = mask_of(inputs), Causal() if words.get("causal") else None
+            extra[plan.mask_value] = mask & rule if mask and rule else mask or rule
         if plan.causal is not None and switch is not None:
             extra[plan.causal] = switch
         if plan.training is not None and options.training:

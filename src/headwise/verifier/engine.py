@@ -50,6 +50,7 @@ class Engine:
         phase: Callable[[str], None] = lambda name: None,
     ) -> None:
         self.subject, self.seed, self.phase = subject, seed, phase
+        self.only = only
         self.inferred: dict[str, str] = dict(subject.notes)
         self.checks: list[Check] = []
         self.notes: list[Note] = []

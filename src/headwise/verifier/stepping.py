@@ -13,6 +13,7 @@ import torch
 
 from headwise.errors import HeadwiseError
 from headwise.report import Check
+from headwise.texts import mark as N_
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case, step_cases
 from headwise.verifier.diagnose import Theory
@@ -45,15 +46,15 @@ def check_steps(engine: Engine, theory: Theory) -> None:
         theory: under which it is right.
     """
     subject, reading = engine.subject, theory.reading
-    if "steps" not in subject.offers:
+    if "steps" not in subject.offers or engine.only:
         return
     if not reading.spec.is_causal:
-        engine.inferred["steps"] = _(
+        engine.inferred[N_("steps")] = _(
             "not tried: the layer is not causal, so steps see less than the sequence at once"
         )
         return
     if theory.variant.around is not None or set(theory.variant.replace) & set(ALONE):
-        engine.inferred["steps"] = _("not tried under the convention {name}").format(
+        engine.inferred[N_("steps")] = _("not tried under the convention {name}").format(
             name=theory.faults[0].name
         )
         return
@@ -68,7 +69,7 @@ def check_steps(engine: Engine, theory: Theory) -> None:
     failing = [c for c in running if not engine.search.agrees(theory, c)]
     if refused and not failing:
         error = engine.session.outcome(refused[0], reading).error
-        engine.inferred["steps refused"] = _("{case}: {kind}: {message}").format(
+        engine.inferred[N_("steps refused")] = _("{case}: {kind}: {message}").format(
             case=refused[0].name, kind=type(error).__name__, message=first_line(error)
         )
     _record(engine, theory, running)
@@ -92,7 +93,7 @@ def _as_taken(engine: Engine, theory: Theory, case: Case) -> Case:
         return case
     other = dataclasses.replace(case, name=f"{case.name}, mask of each step", recent=True)
     if engine.runs(other, theory.reading) and engine.search.agrees(theory, other):
-        engine.inferred["padding mask in steps"] = _("of the new tokens alone")
+        engine.inferred[N_("padding mask in steps")] = _("of the new tokens alone")
         return other
     return case
 
@@ -105,7 +106,9 @@ def _record(engine: Engine, theory: Theory, cases: list[Case]) -> None:
         place = f"{case.name} ({case.sizes()})"
         error = engine.search.distance(theory, case)
         engine.checks.append(
-            Check(name="steps", case=place, passed=error <= allowed, error=error, allowed=allowed)
+            Check(
+                name=N_("steps"), case=place, passed=error <= allowed, error=error, allowed=allowed
+            )
         )
         once = session.outcome(at_once(case), reading).output
         stepped = session.outcome(case, reading).output
@@ -114,7 +117,7 @@ def _record(engine: Engine, theory: Theory, cases: list[Case]) -> None:
         error = gap(stepped, once, session.real_rows(case, reading))
         engine.checks.append(
             Check(
-                name="steps as at once",
+                name=N_("steps as at once"),
                 case=place,
                 passed=error <= 2 * allowed,
                 error=error,
@@ -141,7 +144,7 @@ def _raises(engine: Engine, cases: list[Case], reading: Reading) -> None:
         kind=type(error).__name__,
         message=first_line(error),
     )
-    engine.checks.append(Check(name="steps", case=cases[0].name, passed=False, note=note.where))
+    engine.checks.append(Check(name=N_("steps"), case=cases[0].name, passed=False, note=note.where))
     engine.notes.append(note)
 
 
@@ -331,7 +334,11 @@ def _kept_between(engine: Engine, running: list[Case], reading: Reading) -> Note
             return note
     engine.checks.append(
         Check(
-            name="steps leave nothing behind", case=case.name, passed=True, error=0.0, allowed=0.0
+            name=N_("steps leave nothing behind"),
+            case=case.name,
+            passed=True,
+            error=0.0,
+            allowed=0.0,
         )
     )
     return None
