@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from headwise.bench.shapes import Shape
-from headwise.masks import Causal, Documents, Mask, Padding, Window
+from headwise.masks import Causal, Documents, Mask, Padding, QueryPadding, Window
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
 
@@ -42,7 +42,8 @@ class Case:
         if shape.window:
             rules.append(Window(shape.window - 1, None))
         if shape.lengths:
-            rules.append(Padding.from_lengths(list(shape.lengths), shape.kv_len))
+            padding = Padding.from_lengths(list(shape.lengths), shape.kv_len)
+            rules += [padding, QueryPadding(padding.keep)]  # nobody reads padded queries
         if shape.documents:
             rules.append(Documents(document_numbers(shape)))
         mask: Mask | None = None

@@ -17,7 +17,7 @@ FLOOR = 0.95
 FLOOR_ABOVE = 64
 OVERHEAD_US = 15.0
 """What a call of at most ``FLOOR_ABOVE`` tokens may take longer than the best torch call."""
-GRADIENTS = 1.05
+GRADIENTS = 1.0
 """How much larger than SDPA's our gradient errors may be and still count as no worse."""
 
 

@@ -602,7 +602,7 @@ def bind_function(
         notes["padding argument"] = plan.padding
     elif plan.mask_value is not None:
         offers |= {"padding", "documents"}
-        notes["mask argument"] = _("{name}: a Mask, made from what a case hides").format(
+        notes[N_("mask argument")] = _("{name}: a Mask, made from what a case hides").format(
             name=plan.mask_value
         )
     if plan.causal is not None and (
