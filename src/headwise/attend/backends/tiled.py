@@ -24,8 +24,10 @@ import torch
 from torch import Tensor
 
 from headwise.attend import products
+from headwise.attend.backends import eager
 from headwise.attend.call import Call, DistanceBias, Result
 from headwise.attend.plan import Block, interval, make_plan
+from headwise.errors import UsageError
 from headwise.texts import translate as _
 
 name = "tiled"
@@ -78,17 +80,51 @@ class _Tiled(torch.autograd.Function):
         return forward(call, seed)[0]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, dense, distance, sinks = ctx.saved_tensors
         mask, scale, softcap, dropout_p = ctx.rest
         bias = DistanceBias(distance) if distance is not None else dense
         call = Call(query, key, value, mask, scale, bias, softcap, sinks, dropout_p)
         needs = ctx.needs_input_grad
+        if torch.is_grad_enabled():  # create_graph=True: the gradients get gradients
+            return (*_with_graph(call, grad, needs), None, None)
         found = backward(
             call, grad, ctx.seed, bias_too=needs[3] or needs[4], sinks_too=bool(needs[5])
         )
         return (*found, None, None)
+
+
+def _with_graph(call: Call, grad: Tensor, needs: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
+    """The gradients by plain operations, so that they can be differentiated once more.
+
+    Raises:
+        UsageError: with dropout, whose weights only tiles know.
+    """
+    if call.dropout_p:
+        raise UsageError(
+            _("tiles with dropout have no second derivative"),
+            where="attention(dropout_p)",
+            fix='attention(..., backend="eager")',
+        )
+    bias = call.bias
+    distance = bias.values if isinstance(bias, DistanceBias) else None
+    dense = bias if isinstance(bias, Tensor) else None
+    given = (call.query, call.key, call.value, dense, distance, call.sinks)
+    # Tensors of their own: query, key and value may be one and the same.
+    own = [None if t is None else t.view_as(t) for t in given]
+    query, key, value, dense, distance, sinks = own
+    assert query is not None and key is not None and value is not None
+    again = call._replace(
+        query=query,
+        key=key,
+        value=value,
+        bias=dense if distance is None else DistanceBias(distance),
+        sinks=sinks,
+    )
+    wanted = [t for t, need in zip(own, needs, strict=False) if need and t is not None]
+    made = torch.autograd.grad(eager.run(again)[0], wanted, grad, create_graph=True)
+    found = iter(made)
+    return tuple(next(found) if need else None for need in needs[: len(own)])
 
 
 # ---------------------------------------------------------------------------------- the two passes
