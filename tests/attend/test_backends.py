@@ -121,7 +121,7 @@ def test_a_wrong_shape_and_a_wrong_dtype_are_found():
 
 @pytest.mark.parametrize("extra", ["scale-zero", "scale-negative"])
 @pytest.mark.parametrize("mask", ["causal", "left", "query-slices", "holes", "none"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_scales_that_are_not_positive(dtype, mask, extra):
     """SDPA's CPU kernel for equal Dk and Dv gives NaN there under its own causal rule."""
     case = Case(dtype, mask, dims="equal", lengths=(9, 9), extra=extra)
@@ -336,7 +336,7 @@ def test_threads_do_not_share_buffers():
     with forced(None, "small"):
         wanted = [plain(given) for given in cases]
         with ThreadPoolExecutor(4) as pool:
-            found = list(pool.map(plain, cases * 8))
+            found = list(pool.map(plain, cases * 3))
     for at, results in enumerate(found):
         for name, value in wanted[at % len(cases)].items():
             assert torch.equal(results[name], value), (at, name)
