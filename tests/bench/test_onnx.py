@@ -114,7 +114,8 @@ def test_no_backend_differs(cases, backend):
     found = bench.run(cases, [library]).libraries["headwise"]
     refused = f"backend {backend!r} can't compute this call"
     assert {name: o for name, o in failing(found).items() if o.detail != refused} == {}
-    assert found.passed > 0
+    # A backend for padded batches finds nothing to do here: the operator's masks are tables.
+    assert found.passed > 0 or backend == "ragged"
 
 
 def test_sdpa_straight_through_passes_56_of_93(cases):
