@@ -113,6 +113,7 @@ CODE = ["plain", "neighbours", "alibi", "relative", "everything"]
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # the compiler warns of itself
 @pytest.mark.parametrize("mask", ["none", "padded-documents"])
 @pytest.mark.parametrize("variant", CODE)
 def test_generated_code(variant, mask):

@@ -45,7 +45,7 @@ def refuses(call: Call) -> str:
 
 def run(call: Call) -> Result:
     """Context and weights."""
-    found = stages(call)
+    found = stages(call.cleaned())
     return found.context, weights_of(call, found.weights)
 
 
@@ -57,8 +57,7 @@ def weights_of(call: Call, weights: Tensor) -> Tensor | None:
 
 
 def stages(call: Call) -> Stages:
-    """All stages of a call."""
-    call = call.cleaned()
+    """All stages of a call; the scores of hidden cells are what they are without a mask."""
     B, Hq, Tq, Tk = call.batch, call.num_heads, call.q_len, call.kv_len
     # The query heads of a group become more rows of one product: no key or value is repeated.
     rows = call.query.reshape(B, call.num_kv_heads, call.group_size * Tq, call.head_dim)
@@ -72,7 +71,7 @@ def stages(call: Call) -> Stages:
     if call.dropout_p:
         weights = torch.dropout(weights, call.dropout_p, train=True)
     folded = weights.reshape(B, call.num_kv_heads, call.group_size * Tq, Tk)
-    context = (folded @ call.value).view(B, Hq, Tq, call.v_head_dim)
+    context = (folded @ call.cleaned().value).view(B, Hq, Tq, call.v_head_dim)
     return Stages(raw, capped, scores, masked, weights, context)
 
 
