@@ -206,7 +206,14 @@ def test_importing_the_package_imports_nothing_heavy():
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["verify", "--help"], ["bench", "--help"], ["grade", "--help"]]
+    "arguments",
+    [
+        ["--help"],
+        ["verify", "--help"],
+        ["bench", "--help"],
+        ["cost", "--help"],
+        ["grade", "--help"],
+    ],
 )
 def test_help_imports_nothing_heavy(arguments):
     code = (

@@ -15,7 +15,8 @@ from headwise.stages import PLACES, STAGES
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/notation.md",
-         "docs/numerics.md", "docs/conventions.md", "docs/faults.md", "docs/cache.md"]  # fmt: skip
+         "docs/numerics.md", "docs/conventions.md", "docs/faults.md", "docs/cache.md",
+         "docs/attention.md", "docs/cost.md", "docs/benchmarks.md"]  # fmt: skip
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 

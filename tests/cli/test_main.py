@@ -69,7 +69,7 @@ def report(*findings, verdict="differs"):
         (
             ["zzz"],
             "headwise: there is no command 'zzz'\n"
-            "  fix  one of verify, trace, fault, lab, grade, bench, doctor\n",
+            "  fix  one of verify, trace, fault, lab, cost, grade, bench, doctor\n",
         ),
         (
             ["verify"],
