@@ -188,7 +188,9 @@ def test_export(variant, strict):
     assert error_of(exported(x), layer(other)) > 1e-13
 
 
-@pytest.mark.parametrize("variant", ["plain", "causal", "neighbours", "alibi", "relative"])
+@pytest.mark.parametrize(
+    "variant", ["plain", "causal", "neighbours", "alibi", "relative", "sinks", "softcap"]
+)
 def test_export_with_lengths_that_may_change(variant):
     spec = AWKWARD.spec(**VARIANTS[variant])
     layer, x = layer_for(spec), self_inputs(spec, batch=B, length=T).x

@@ -58,21 +58,40 @@ def weights_of(call: Call, weights: Tensor) -> Tensor | None:
 
 def stages(call: Call) -> Stages:
     """All stages of a call; the scores of hidden cells are what they are without a mask."""
-    B, Hq, Tq, Tk = call.batch, call.num_heads, call.q_len, call.kv_len
-    # The query heads of a group become more rows of one product: no key or value is repeated.
-    rows = call.query.reshape(B, call.num_kv_heads, call.group_size * Tq, call.head_dim)
-    raw = (rows @ call.key.transpose(-2, -1) * call.scale).view(B, Hq, Tq, Tk)
+    raw = per_group(call.query, call.key.transpose(-2, -1)) * call.scale
     capped = raw if call.softcap is None else call.softcap * torch.tanh(raw / call.softcap)
     bias = call.dense_bias()
     scores = capped if bias is None else capped + bias.to(capped.dtype)
-    visible = call.mask.dense(Tq, Tk, scores.device)
+    visible = call.mask.dense(call.q_len, call.kv_len, scores.device)
     masked = scores if visible is None else scores.masked_fill(~visible, -math.inf)
     weights = normalise(masked, call.sinks)
     if call.dropout_p:
         weights = torch.dropout(weights, call.dropout_p, train=True)
-    folded = weights.reshape(B, call.num_kv_heads, call.group_size * Tq, Tk)
-    context = (folded @ call.cleaned().value).view(B, Hq, Tq, call.v_head_dim)
+    context = per_group(weights, call.cleaned().value)
     return Stages(raw, capped, scores, masked, weights, context)
+
+
+def per_group(a: Tensor, b: Tensor) -> Tensor:
+    """A product of query heads with the key/value head of their group.
+
+    Args:
+        a: (B, Hq, Tq, n).
+        b: (B, Hkv, n, m).
+
+    Returns:
+        (B, Hq, Tq, m).
+
+    Example:
+        >>> per_group(torch.ones(1, 4, 2, 3), torch.ones(1, 2, 3, 5)).shape
+        torch.Size([1, 4, 2, 5])
+    """
+    B, Hq, Tq, n = a.shape
+    Hkv = b.shape[1]
+    if torch.compiler.is_compiling():  # no view that depends on strides: lengths may be symbols
+        made: Tensor = a.unflatten(1, (Hkv, Hq // Hkv)) @ b[:, :, None]
+        return made.flatten(1, 2)
+    # The query heads of a group become more rows of one product: no key or value is repeated.
+    return (a.reshape(B, Hkv, Hq // Hkv * Tq, n) @ b).view(B, Hq, Tq, b.shape[-1])
 
 
 def normalise(masked: Tensor, sinks: Tensor | None) -> Tensor:
