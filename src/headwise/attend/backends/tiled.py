@@ -146,9 +146,7 @@ def forward(call: Call, seed: int = 0) -> Result:
                 p.mul_(work.kept(tile, p))
             if weights is not None:
                 _store_weights(call, weights, tile, p)
-            out = work.buffer("out", (p.shape[0], p.shape[1], Dv))
-            torch.bmm(p, work.value[tile.heads, tile.keys], out=out)
-            context[rows] = out.view(-1, G, tile.rows, Dv)
+            _store_product(context[rows], p, work.value[tile.heads, tile.keys])
     result = context.view(call.batch, call.num_heads, Tq, Dv)
     if weights is None:
         return result, None
@@ -200,9 +198,7 @@ def backward(
                 dp.mul_(work.cap_slope)
             ds = work.lowered(dp, low)
             _add_product(dk[tile.heads, tile.keys], ds, _as_rows(q[rows]))
-            out = _buffer("out", (*ds.shape[:2], q.shape[-1]), low, q.device)
-            torch.bmm(ds, k[tile.heads, tile.keys], out=out)
-            dq[rows] = out.view(-1, call.group_size, tile.rows, q.shape[-1])
+            _store_product(dq[rows], ds, k[tile.heads, tile.keys])
     dtype = call.query.dtype
     if factor != call.scale:
         dq.mul_(call.scale)
@@ -483,6 +479,16 @@ def _add_product(target: Tensor, a: Tensor, b: Tensor) -> None:
         target.baddbmm_(a.transpose(1, 2), b)
     else:
         target += torch.bmm(a.transpose(1, 2), b)
+
+
+def _store_product(target: Tensor, a: Tensor, b: Tensor) -> None:
+    """Write a·b, (heads, G·n, m), where (heads, G, n, m) is to be."""
+    if target.shape[1] == 1 and target.dtype == a.dtype:
+        torch.bmm(a, b, out=target[:, 0])
+        return
+    out = _buffer("out", (*a.shape[:2], b.shape[-1]), a.dtype, a.device)
+    torch.bmm(a, b, out=out)
+    target.copy_(out.view(target.shape))
 
 
 def _weights_buffer(call: Call, *, is_filled: bool) -> Tensor | None:
