@@ -19,8 +19,7 @@ import torch
 from tests.reference.draws import allowance, draw
 from torch import Tensor
 
-from headwise.attend import attention, products
-from headwise.attend.backends import tiled
+from headwise.attend import attention, products, tiles
 from headwise.attend.backends.dispatch import BACKENDS
 from headwise.attend.call import DistanceBias
 from headwise.attend.functional import make_call
@@ -482,8 +481,8 @@ def forced(route: products.Route | None = None, tiling: str = "as-it-is") -> Ite
             patch.setattr(products, "route", lambda _dtype, _device: route)
         if TILINGS[tiling] is not None:
             block, cells = TILINGS[tiling]
-            patch.setattr(tiled, "block_size", lambda _call: block)
-            patch.setattr(tiled, "TILE_ELEMENTS", cells)
+            patch.setattr(tiles, "block_size", lambda _call: block)
+            patch.setattr(tiles, "TILE_ELEMENTS", cells)
         yield
 
 

@@ -36,7 +36,7 @@ from tests.attend.calls import (
 )
 from tests.reference.draws import draw
 
-from headwise.attend import attention, products
+from headwise.attend import attention, products, tiles
 from headwise.attend.backends import tiled
 from headwise.attend.call import Call
 from headwise.attend.parts import MaskParts
@@ -163,7 +163,7 @@ def test_real_blocks(mask, heads, extra, dtype, route):
 @pytest.fixture
 def poisoned():
     """Fresh memory and the kept buffers are full of NaN."""
-    kept = tiled._buffers.__dict__.get("kept", {})
+    kept = tiles._buffers.__dict__.get("kept", {})
     for buffer in kept.values():
         buffer.fill_(torch.nan)
     before = torch.utils.deterministic.fill_uninitialized_memory
@@ -193,7 +193,7 @@ def test_results_are_nobody_elses_memory():
         forward_only(other, backend)
         ours(given_for(Case(mask="window", lengths=(11, 21), extra="distance")), backend)
         assert all(torch.equal(first[name], copies[name]) for name in first)
-        kept = tiled._buffers.__dict__.get("kept", {})
+        kept = tiles._buffers.__dict__.get("kept", {})
         addresses = {buffer.untyped_storage().data_ptr() for buffer in kept.values()}
         assert addresses
         assert not addresses & {x.untyped_storage().data_ptr() for x in first.values()}
@@ -249,7 +249,7 @@ def test_a_bias_without_gradient_costs_none(monkeypatch):
     assert tiled.backward(call, given.upstream)[3] is not None
     assert tiled.backward(call, given.upstream, bias_too=False)[3] is None
     seen = []
-    monkeypatch.setattr(tiled._ExtraGradients, "add_bias", lambda *_: seen.append(1))
+    monkeypatch.setattr(tiles.ExtraGradients, "add_bias", lambda *_: seen.append(1))
     query = given.leaves["query"].detach().requires_grad_()
     made = attention(
         query,
@@ -269,7 +269,7 @@ def test_a_bias_without_gradient_costs_none(monkeypatch):
 def test_inference_mode_and_training_take_turns(backend):
     given = given_for(Case(mask="causal", lengths=(9, 9)))
     wanted = ours(given, backend)
-    tiled._buffers.__dict__.clear()
+    tiles._buffers.__dict__.clear()
     with torch.inference_mode():
         made = forward_only(given, backend)["output"]
         assert made.is_inference()

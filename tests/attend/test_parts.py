@@ -109,7 +109,7 @@ KEEP = torch.tensor([[True, True, False], [True, False, True]])
         (Custom(lambda q, k: k <= q), {"table"}),
         (Causal() & Padding(KEEP) & (Causal() | Prefix(1)), {"highest", "keep", "table"}),
     ],
-    ids=str,
+    ids=lambda value: "-".join(sorted(value)) if isinstance(value, set) else str(value),
 )  # fmt: skip
 def test_parts_of(mask, wanted):
     assert names(parts_for(mask, 2, 3)) == wanted
