@@ -57,6 +57,16 @@ def test_a_row_says_everything_that_was_promised():
     assert json.loads(render_json(result)) == result
 
 
+def test_a_shared_processor_is_said():
+    result = attention.run(tiny_plan("causal")).to_json()
+    words = [
+        " ".join(render_text(as_document({**result, "others_share": share})).split())
+        for share in (0.4, 0.01, None)
+    ]
+    said = "other processes took 40% of the processor: these times are worth little"
+    assert [said in text for text in words] == [True, False, False]
+
+
 def _case(kind):
     from headwise.bench.cases import make_case
 

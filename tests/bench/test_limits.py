@@ -70,6 +70,28 @@ def test_the_processor_is_described(tmp_path):
     assert machine.versions()["torch"] == torch.__version__
 
 
+def test_what_other_processes_take_of_our_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(machine.os, "sysconf", lambda name: 100)
+    ours_s = [1.0]
+    monkeypatch.setattr(machine.os, "times", lambda: (ours_s[0], 0.0, 0.0, 0.0, 99.0))
+    stat = tmp_path / "stat"
+    zeros = "0 0 0 0 0 0 0 0 0 0"
+    stat.write_text(f"cpu {zeros}\ncpu0 {zeros}\ncpu1 {zeros}\ncpu2 {zeros}\nintr 1\n")
+    others = machine.Others(stat)
+    assert others.share() == 0.0
+    # 10 s passed on each of our two cores: busy for 8 s and 7 s, of which 12 s were ours.
+    stat.write_text(
+        "cpu0 700 0 100 150 50 0 0 0 700 0\ncpu1 700 0 0 300 0 0 0 0 0 0\n"
+        "cpu2 1000 0 0 0 0 0 0 0 0 0\n"
+    )
+    ours_s[0] += 12.0
+    assert others.share() == 0.15
+    ours_s[0] += 9.0
+    assert others.share() == 0.0
+    assert machine.Others(tmp_path / "none").share() is None
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no /proc here")
 def test_peak_memory_of_one_call():
     """Scores of 8 heads × 1024² are 32 MiB, and the naive form holds at least two of them."""

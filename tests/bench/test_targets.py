@@ -63,6 +63,15 @@ def test_nothing_more_is_claimed_than_was_run(cpu, count, missing, ratio, state,
     assert (target["ratio"], target["state"], target["why"]) == (1.5, state, why)
 
 
+@pytest.mark.parametrize(("others", "state"), [(None, "met"), (0.05, "met"), (0.3, "not claimed")])
+def test_nothing_is_claimed_on_a_shared_processor(others, state):
+    (entry,) = summary(rows_of("prefill", "float32", *[2.0] * 5), FAST, (), others)
+    assert entry["targets"][0]["state"] == state
+    if others == 0.3:
+        assert entry["targets"][0]["why"] == "other processes took 30% of the processor"
+    assert floor([row()], FAST, (), others)["state"] == state
+
+
 def test_a_window_is_compared_with_flex_and_with_masks_apart():
     peers = {
         "flex-attention": {"kind": "torch", "ms": 1.0, "ratio": 1.3},

@@ -15,7 +15,7 @@ import torch
 from headwise.bench import limits as machine_limits
 from headwise.bench import ours
 from headwise.bench.limits import Limits, name_of
-from headwise.bench.machine import describe_cpu, versions
+from headwise.bench.machine import Others, describe_cpu, versions
 from headwise.bench.peers import PEERS
 from headwise.bench.row import OursFailedError, Plan, measure_row
 from headwise.bench.targets import floor, summary
@@ -80,6 +80,7 @@ class Run:
     skipped: list[dict[str, str]] = field(default_factory=list)
     interrupted: bool = False
     seconds: float = 0.0
+    others: float | None = None
 
     @property
     def complete(self) -> bool:
@@ -106,21 +107,22 @@ class Run:
             "skipped": self.skipped,
             "limits": self.limits.to_json() if self.limits else None,
             "seconds": round(self.seconds, 1),
+            "others_share": self.others,
             "rows": self.rows,
-            "summary": summary(self.rows, cpu, self.missing),
-            "floor": floor(self.rows, cpu, self.missing),
+            "summary": summary(self.rows, cpu, self.missing, self.others),
+            "floor": floor(self.rows, cpu, self.missing, self.others),
         }
 
 
 def run(plan: Plan, notify: Notify = lambda done, total, what: None) -> Run:
     """Measure everything that is planned; an interruption keeps the rows that are finished."""
     found = Run(plan, missing_peers(plan))
-    start = time.perf_counter()
+    start, others = time.perf_counter(), Others()
     try:
         _measure(found, notify)
     except KeyboardInterrupt:
         found.interrupted = True
-    found.seconds = time.perf_counter() - start
+    found.seconds, found.others = time.perf_counter() - start, others.share()
     return found
 
 

@@ -52,3 +52,43 @@ def versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+class Others:
+    """How much of our cores other processes take, from the making of this object on.
+
+    Timing on a shared processor is worth little, and not equally little for everybody: a call of
+    many short parallel pieces waits for every one of them.
+    """
+
+    def __init__(self, path: Path = Path("/proc/stat")) -> None:
+        self._path = path
+        self._start = self._read()
+
+    def share(self) -> float | None:
+        """From 0 to 1; None where the system does not tell."""
+        now = self._read()
+        if self._start is None or now is None:
+            return None
+        total, busy, mine = (b - a for a, b in zip(self._start, now, strict=True))
+        if total <= 0:
+            return 0.0
+        return round(min(1.0, max(0.0, (busy - mine) / total)), 3)
+
+    def _read(self) -> tuple[float, float, float] | None:
+        """Seconds of our cores, of them busy, and of them ours (with finished children)."""
+        affinity = getattr(os, "sched_getaffinity", None)
+        try:
+            lines = self._path.read_text(encoding="ascii").splitlines()
+            tick = os.sysconf("SC_CLK_TCK")
+        except (OSError, AttributeError, ValueError):
+            return None
+        cores = {f"cpu{core}" for core in affinity(0)} if affinity else set()
+        total = busy = 0.0
+        for line in lines:
+            name, *fields = line.split()
+            if name in cores:
+                ticks = [int(field) for field in fields[:8]]  # the last are guests, counted before
+                total += sum(ticks) / tick
+                busy += (sum(ticks) - ticks[3] - ticks[4]) / tick  # less idle and waiting for disks
+        return total, busy, sum(os.times()[:4])

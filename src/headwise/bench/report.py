@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headwise.bench.targets import geometric_mean
+from headwise.bench.targets import MOST_OTHERS, geometric_mean
 from headwise.bench.workloads import WORKLOADS
 from headwise.document import Block, Document, Heading, Pairs, Table, Text
 from headwise.texts import current_language
@@ -19,6 +19,10 @@ _STATES = {"met": N_("met"), "not met": N_("not met"), "not claimed": N_("not cl
 def as_document(result: Mapping[str, Any]) -> Document:
     """What ``Run.to_json`` gave, as a document."""
     blocks: list[Block] = [_machine(result)]
+    others = result["others_share"]
+    if others is not None and others > MOST_OTHERS:
+        text = _("other processes took {share:.0%} of the processor: these times are worth little")
+        blocks.append(Text(text.format(share=others), "bad"))
     for name in dict.fromkeys(row["workload"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["workload"] == name]
         title = _(WORKLOADS[name].title) if name in WORKLOADS else ""

@@ -17,6 +17,8 @@ FLOOR = 0.95
 FLOOR_ABOVE = 64
 OVERHEAD_US = 15.0
 """What a call of at most ``FLOOR_ABOVE`` tokens may take longer than the best torch call."""
+MOST_OTHERS = 0.05
+"""Share of our cores that other processes may take in a run that claims something."""
 GRADIENTS = 1.0
 """How much larger than SDPA's our gradient errors may be and still count as no worse."""
 
@@ -77,6 +79,7 @@ def summary(
     rows: Sequence[Mapping[str, Any]],
     cpu: Mapping[str, Any],
     missing: Sequence[Mapping[str, str]] = (),
+    others: float | None = None,
 ) -> list[dict[str, Any]]:
     """What each workload came to, per dtype, in the order of the rows, and the floor of all.
 
@@ -84,6 +87,7 @@ def summary(
         rows: of a run.
         cpu: of a run; only on a machine like the promised one is anything claimed.
         missing: peers that were planned and are not there.
+        others: share of our cores that other processes took.
     """
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -91,7 +95,7 @@ def summary(
     found = []
     for (workload, dtype), members in groups.items():
         total = len(WORKLOADS[workload].shapes) if workload in WORKLOADS else len(members)
-        barred = _barred(cpu, missing, measured=len(members), total=total)
+        barred = _barred(cpu, missing, others, measured=len(members), total=total)
         entry: dict[str, Any] = {
             "workload": workload,
             "dtype": dtype,
@@ -119,6 +123,7 @@ def floor(
     rows: Sequence[Mapping[str, Any]],
     cpu: Mapping[str, Any],
     missing: Sequence[Mapping[str, str]] = (),
+    others: float | None = None,
 ) -> dict[str, Any]:
     """Whether some shape above ``FLOOR_ABOVE`` tokens is slower than the best torch call."""
     judged = [row for row in rows if not is_small(row) and row["torch_ratio"] is not None]
@@ -127,7 +132,7 @@ def floor(
         for row in judged
         if row["torch_ratio"] < FLOOR
     ]
-    barred = _barred(cpu, missing, measured=1, total=1)
+    barred = _barred(cpu, missing, others, measured=1, total=1)
     state = _state(not below if judged else None, barred)
     return {"ratio": FLOOR, "shapes": len(judged), "below": below, "state": state, "why": barred}
 
@@ -200,7 +205,12 @@ def _state(met: bool | None, barred: str) -> str:
 
 
 def _barred(
-    cpu: Mapping[str, Any], missing: Sequence[Mapping[str, str]], *, measured: int, total: int
+    cpu: Mapping[str, Any],
+    missing: Sequence[Mapping[str, str]],
+    others: float | None,
+    *,
+    measured: int,
+    total: int,
 ) -> str:
     """Why a run claims nothing; "" if it may."""
     absent = [entry["name"] for entry in missing if entry.get("kind") == "torch"]
@@ -208,6 +218,8 @@ def _barred(
         return _("no AVX-512 here")
     if cpu["threads"] != CORES:
         return _("{threads} threads, not {cores}").format(threads=cpu["threads"], cores=CORES)
+    if others is not None and others > MOST_OTHERS:
+        return _("other processes took {share:.0%} of the processor").format(share=others)
     if absent:
         return _("{names} is missing").format(names=", ".join(absent))
     if measured < total:
