@@ -42,7 +42,7 @@ def mask_function(shape: Shape) -> Any:
         rules.append(lambda b, h, i, j: i + first - j < width)
     if shape.lengths:
         lengths = torch.tensor(shape.lengths)
-        rules.append(lambda b, h, i, j: j < lengths[b])
+        rules.append(lambda b, h, i, j: (j < lengths[b]) & (i < lengths[b]))  # as ours is told
     if shape.documents:
         numbers = document_numbers(shape)[0]
         rules.append(lambda b, h, i, j: numbers[i] == numbers[j])
