@@ -9,15 +9,15 @@ from tests.reference.draws import draw
 from headwise.attend import DistanceBias, attention, explain_backend, products
 from headwise.attend.backends import dispatch
 from headwise.attend.backends.dispatch import BACKENDS, pick
-from headwise.attend.backends.measured import Verdict
+from headwise.attend.backends.measured import LONG, SHORT, Verdict
 from headwise.attend.functional import make_call
 from headwise.errors import UsageError
 from headwise.masks import Causal, Padding, Window
 
-HIDES = Padding(torch.ones(1, 100, dtype=torch.bool)) & Window(3, None)
+HIDES = Padding(torch.ones(1, 200, dtype=torch.bool)) & Window(3, None)
 
 
-def call_for(*, heads=(4, 4), lengths=(100, 100), dims=(8, 8), dtype=torch.float32, **options):
+def call_for(*, heads=(4, 4), lengths=(200, 200), dims=(8, 8), dtype=torch.float32, **options):
     (Hq, Hkv), (Tq, Tk), (Dk, Dv) = heads, lengths, dims
     grad = options.pop("grad", False)
     device = options.pop("device", "cpu")
@@ -38,15 +38,15 @@ def verdict(request, monkeypatch):
     ratio = 2.0 if request.param else 0.5
     seen = []
 
-    def measured(dtype, *, training, threads):
-        seen.append((dtype, training, threads))
-        return Verdict(1.0, ratio, ratio, training, dtype)
+    def measured(dtype, *, training, threads, of):
+        seen.append((dtype, training, threads, of))
+        return Verdict(1.0, ratio, ratio, training, dtype, of)
 
     monkeypatch.setattr(dispatch, "tiles_against_sdpa", measured)
     return request.param, seen
 
 
-TABLE = torch.zeros(100, 100)
+TABLE = torch.zeros(200, 200)
 RULES = {
     "small": ({"lengths": (64, 64)}, "sdpa", "the call is small: the least overhead wins"),
     "small-cap": (
@@ -73,7 +73,7 @@ RULES = {
     "Dv": ({"dims": (8, 9)}, "tiled", "SDPA stores the scores if Dk and Dv differ"),
     "dropout": ({"dropout_p": 0.1}, "tiled", "SDPA stores the scores if there is dropout"),
     "distance": (
-        {"bias": DistanceBias(torch.zeros(4, 199))},
+        {"bias": DistanceBias(torch.zeros(4, 399))},
         "tiled",
         "SDPA would need the bias as a Tq × Tk tensor",
     ),
@@ -105,7 +105,7 @@ def test_every_rule(rule, verdict):
 def test_what_the_machine_decides(options, grad, verdict):
     tiles_win, seen = verdict
     found = pick(call_for(grad=grad, **options))
-    assert seen == [(torch.float32, grad, torch.get_num_threads())]
+    assert seen == [(torch.float32, grad, torch.get_num_threads(), SHORT)]
     assert found.verdict is not None
     wanted = (
         ("tiled", "tiles are quicker on this machine")
@@ -115,8 +115,13 @@ def test_what_the_machine_decides(options, grad, verdict):
     assert (found.backend, found.reason) == wanted
 
 
+def test_long_calls_have_a_measurement_of_their_own(verdict):
+    pick(call_for(lengths=(512, 512), mask=Causal()))
+    assert [entry[-1] for entry in verdict[1]] == [LONG]
+
+
 def test_padding_is_left_out_by_slices_or_by_tiles(verdict):
-    mask = Padding(torch.arange(100)[None] < 60)
+    mask = Padding(torch.arange(200)[None] < 60)
     found = pick(call_for(mask=mask))
     wanted = (
         ("tiled", "SDPA computes what the mask hides, tiles skip it")
@@ -168,7 +173,7 @@ def test_transformed_calls_are_traced(name, monkeypatch):
 
 
 def test_the_explanation_names_every_backend(verdict):
-    q = draw(1, 2, 100, 8, name="q").float()
+    q = draw(1, 2, 200, 8, name="q").float()
     choice = explain_backend(q, q, q, mask=Causal(), need_weights="per-head")
     assert choice.backend == "tiled"
     assert {choice.backend, *choice.others} == set(BACKENDS)
@@ -179,13 +184,13 @@ def test_the_explanation_names_every_backend(verdict):
 
 
 def test_the_explanation_says_what_was_measured(verdict):
-    q = draw(1, 2, 100, 8, name="q").float()
+    q = draw(1, 2, 200, 8, name="q").float()
     text = str(explain_backend(q, q, q, mask=Causal())).splitlines()[0]
     quicker = "tiled: tiles are" if verdict[0] else "sdpa: torch's fused kernel is"
-    fused = "2.0" if verdict[0] else "0.5"
+    fused = "2.00" if verdict[0] else "0.50"
     assert text == (
-        f"{quicker} quicker on this machine (measured here once, causal attention of 4 × 1024 × 64 "
-        f"in float32: 1.0 ms in tiles, {fused} ms in SDPA)"
+        f"{quicker} quicker on this machine (measured here once, causal attention of 8 × 128 × 64 "
+        f"in float32: 1.00 ms in tiles, {fused} ms in SDPA)"
     )
 
 

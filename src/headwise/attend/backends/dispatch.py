@@ -13,7 +13,7 @@ import torch
 
 from headwise.attend import products
 from headwise.attend.backends import eager, ragged, sdpa, split_keys, tiled
-from headwise.attend.backends.measured import Verdict, tiles_against_sdpa
+from headwise.attend.backends.measured import LONG, SHORT, Verdict, tiles_against_sdpa
 from headwise.attend.call import Call, DistanceBias, Result
 from headwise.errors import UsageError
 from headwise.registry import Registry
@@ -42,8 +42,14 @@ BACKENDS: Registry[Backend] = Registry("backend")
 for _module in (eager, sdpa, tiled, ragged, split_keys):
     BACKENDS.add(_module.name, _module)
 
-SMALL = 64 * 64
-"""Scores per head up to which a call is too small for anything but its overhead to matter."""
+SMALL = 8 * 64 * 64
+"""Scores of all heads up to which nothing but a call's overhead matters."""
+
+FEW_KEYS = 256
+"""Keys up to which a single query is a small call."""
+
+LONG_FROM = 1 << 20
+"""Scores of all heads from which on the measurement for long calls counts."""
 
 
 class Pick(NamedTuple):
@@ -100,7 +106,7 @@ def pick(call: Call, backend: str | None = None) -> Pick:
         return Pick("eager", N_("plain operations run on every device"))
     if call.need_weights is not False and call.needs_grad:
         return Pick("eager", N_("gradients have to pass through the returned weights"))
-    if call.q_len * call.kv_len <= SMALL or call.is_empty:
+    if is_small(call):
         if fused_can:
             return Pick("sdpa", N_("the call is small: the least overhead wins"))
         return Pick("eager", N_("the call is small: plain operations have the least overhead"))
@@ -152,9 +158,24 @@ def _skipping(call: Call) -> Pick:
     return Pick("ragged", N_("padding is left out, and the fused kernel is quicker"), verdict)
 
 
+def is_small(call: Call) -> bool:
+    """Whether nothing but the overhead of a call matters; a long cache is no small matter."""
+    if call.is_empty:
+        return True
+    return cells_of(call) <= SMALL and (call.q_len > 1 or call.kv_len <= FEW_KEYS)
+
+
+def cells_of(call: Call) -> int:
+    """Scores of all samples and heads."""
+    return call.batch * call.num_heads * call.q_len * call.kv_len
+
+
 def _measured(call: Call) -> Verdict:
     return tiles_against_sdpa(
-        call.query.dtype, training=call.needs_grad, threads=torch.get_num_threads()
+        call.query.dtype,
+        training=call.needs_grad,
+        threads=torch.get_num_threads(),
+        of=LONG if cells_of(call) >= LONG_FROM else SHORT,
     )
 
 

@@ -20,8 +20,28 @@ from headwise.attend.call import Call
 from headwise.attend.parts import MaskParts
 from headwise.texts import translate as _
 
-HEADS, LENGTH, HEAD_DIM = 4, 1024, 64
-"""The call that is timed: causal, one sample."""
+
+class Timed(NamedTuple):
+    """A call that is timed: causal, one sample.
+
+    Args:
+        heads, length, head_dim: its sizes.
+        rounds: how often both are called in turn.
+    """
+
+    heads: int
+    length: int
+    head_dim: int
+    rounds: int
+
+    @property
+    def cells(self) -> int:
+        """Scores of all heads."""
+        return self.heads * self.length * self.length
+
+
+SHORT, LONG = Timed(8, 128, 64, 15), Timed(4, 1024, 64, 5)
+"""What stands for short calls, where overhead counts, and for long ones."""
 
 FASTER = 1.05
 """Tiles are taken if they are faster by this factor."""
@@ -36,6 +56,7 @@ class Verdict(NamedTuple):
         ratio: how many times faster tiles are; the median over rounds.
         training: whether a backward pass is part of it.
         dtype: of the tensors.
+        call: what was timed.
     """
 
     tiles: float
@@ -43,6 +64,7 @@ class Verdict(NamedTuple):
     ratio: float
     training: bool
     dtype: torch.dtype
+    call: Timed = LONG
 
     @property
     def tiles_win(self) -> bool:
@@ -52,37 +74,40 @@ class Verdict(NamedTuple):
     def __str__(self) -> str:
         return _(
             "measured here once, {what} of {heads} × {length} × {head_dim} in {dtype}: "
-            "{tiles:.1f} ms in tiles, {fused:.1f} ms in SDPA"
+            "{tiles:.2f} ms in tiles, {fused:.2f} ms in SDPA"
         ).format(
             what=_("causal training") if self.training else _("causal attention"),
-            heads=HEADS,
-            length=LENGTH,
-            head_dim=HEAD_DIM,
+            heads=self.call.heads,
+            length=self.call.length,
+            head_dim=self.call.head_dim,
             dtype=str(self.dtype).removeprefix("torch."),
             tiles=self.tiles,
             fused=self.fused,
         )
 
 
-@lru_cache(maxsize=16)
-def tiles_against_sdpa(dtype: torch.dtype, *, training: bool, threads: int) -> Verdict:
+@lru_cache(maxsize=32)
+def tiles_against_sdpa(
+    dtype: torch.dtype, *, training: bool, threads: int, of: Timed = LONG
+) -> Verdict:
     """Time both on one call, in turn.
 
     Args:
         dtype: of the tensors.
         training: with the backward pass.
         threads: torch's number of threads; another number is another measurement.
+        of: the call that is timed.
     """
     del threads
     generator = torch.Generator().manual_seed(0)
 
     def tensor() -> Tensor:
-        shape = (1, HEADS, LENGTH, HEAD_DIM)
+        shape = (1, of.heads, of.length, of.head_dim)
         made = torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
         return made.to(dtype).requires_grad_(training)
 
     q, k, v, grad = tensor(), tensor(), tensor(), tensor().detach()
-    call = Call(q, k, v, MaskParts(highest=0), HEAD_DIM**-0.5)
+    call = Call(q, k, v, MaskParts(highest=0), of.head_dim**-0.5)
 
     def timed(run: Callable[[Call], tuple[Tensor, Tensor | None]]) -> float:
         start = time.perf_counter()
@@ -92,7 +117,7 @@ def tiles_against_sdpa(dtype: torch.dtype, *, training: bool, threads: int) -> V
         return time.perf_counter() - start
 
     with torch.set_grad_enabled(training), torch.inference_mode(mode=False):
-        rounds = [(timed(tiled.run), timed(sdpa.run)) for _round in range(6)][1:]
+        rounds = [(timed(tiled.run), timed(sdpa.run)) for _round in range(of.rounds + 1)][1:]
     tiles, fused = (statistics.median(times) * 1e3 for times in zip(*rounds, strict=True))
     ratio = statistics.median(b / a for a, b in rounds)
-    return Verdict(tiles, fused, ratio, training, dtype)
+    return Verdict(tiles, fused, ratio, training, dtype, of)
