@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from headwise.attend.backends import eager
-from headwise.attend.backends.dispatch import BACKENDS, Choice, choose, pick
+from headwise.attend.backends.dispatch import BACKENDS, SMALL, Choice, choose, pick
 from headwise.attend.backends.eager import Stages
 from headwise.attend.call import Call, DistanceBias, NeedWeights
 from headwise.attend.checks import check_mask, check_options, explain_misfit, fit
 from headwise.attend.parts import MaskParts, take_apart
-from headwise.masks import Mask
+from headwise.masks import Causal, Mask
 
 
 def attention(
@@ -65,6 +68,12 @@ def attention(
         ... ].flatten().tolist()
         [0.0, 0.5, 1.0]
     """
+    if bias is None and softcap is None and sinks is None and not dropout_p:
+        small = None
+        if need_weights is False and backend is None:
+            small = _small(query, key, value, mask, scale)
+        if small is not None:
+            return small
     call = make_call(
         query,
         key,
@@ -79,6 +88,35 @@ def attention(
     )
     context, weights = run(call, backend)
     return context if weights is None else (context, weights)
+
+
+def _small(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, scale: float | None
+) -> Tensor | None:
+    """The context of a small plain call, straight from SDPA; None for any other.
+
+    Such a call takes some microseconds, and the choice would come out the same: see ``pick``.
+    """
+    if torch.compiler.is_compiling() or not fit(query, key, value):
+        return None
+    B, Hq, Tq, _Dk = query.shape
+    Tk = key.shape[2]
+    if not 0 < B * Hq * Tq * Tk <= SMALL or Tq == 1 or 0 in value.shape or 0 in query.shape:
+        return None
+    if mask is not None and (type(mask) is not Causal or Tq != Tk):
+        return None
+    if scale is not None and not (isinstance(scale, int | float) and 0.0 < scale < math.inf):
+        return None
+    if _is_autocast(query):
+        return None
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        is_causal=mask is not None,
+        scale=scale,
+        enable_gqa=Hq != key.shape[1],
+    )
 
 
 def run(call: Call, backend: str | None = None) -> tuple[Tensor, Tensor | None]:

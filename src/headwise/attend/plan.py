@@ -129,27 +129,72 @@ def _sample(
     q_first, q_last, q_keep = interval(mask.q_keep, q_len)
     lowest = -q_len - kv_len if mask.lowest is None else mask.lowest
     highest = q_len + kv_len if mask.highest is None else mask.highest
-    # Queries whose band lies beside the real keys see nothing.
-    live_start = min(q_len, max(q_first, first - highest))
-    live_stop = max(live_start, min(q_last, last - lowest)) if last > first else live_start
-    if lowest > highest:  # bands that do not overlap, as Causal(alignment="start") & Window(0, 0)
-        live_stop = live_start
     rest = mask._replace(lowest=None, highest=None, keep=keep, q_keep=q_keep)
+    runs = _runs_of_documents(mask, q_len)
+    if runs is None:
+        runs = [_Run(0, q_len, 0, kv_len)]
+    else:
+        rest = rest._replace(q_documents=None, k_documents=None)
     blocks = []
-    for q_start in range(live_start, live_stop, block):
-        q_stop = min(q_start + block, live_stop)
-        k_start = max(first, q_start + lowest)
-        k_stop = min(last, q_stop + highest)
-        found = (
-            Block(q_start, q_stop, k_start, k_stop)
-            if rest.hides_nothing
-            else _with_hidden(rest, q_start, q_stop, k_start, k_stop, mask, device)
-        )
-        if found is not None:
-            edges = _edges(found, mask.lowest, mask.highest, device)
-            blocks.append(found._replace(edges=edges))
+    for run in runs:
+        k_first, k_last = max(first, run.k_start), min(last, run.k_stop)
+        # Queries whose band lies beside the keys that are there see nothing, and so do all if two
+        # bands do not overlap, as in Causal(alignment="start") & Window(0, 0).
+        live_start = max(run.q_start, q_first, k_first - highest)
+        live_stop = min(run.q_stop, q_last, k_last - lowest)
+        if k_last <= k_first or lowest > highest:
+            continue
+        for q_start in range(live_start, live_stop, block):
+            q_stop = min(q_start + block, live_stop)
+            k_start, k_stop = max(k_first, q_start + lowest), min(k_last, q_stop + highest)
+            found = (
+                Block(q_start, q_stop, k_start, k_stop)
+                if rest.hides_nothing
+                else _with_hidden(rest, q_start, q_stop, k_start, k_stop, mask, device)
+            )
+            if found is not None:
+                edges = _edges(found, mask.lowest, mask.highest, device)
+                blocks.append(found._replace(edges=edges))
     covered = sum(found.q_stop - found.q_start for found in blocks)
     return Sample(start, stop, tuple(blocks), covered == q_len)
+
+
+class _Run(NamedTuple):
+    """Neighbouring queries of one document, and its keys."""
+
+    q_start: int
+    q_stop: int
+    k_start: int
+    k_stop: int
+
+
+SHORT_RUN = 16
+"""Queries per document below which cutting at its ends makes too many blocks."""
+
+
+def _runs_of_documents(mask: MaskParts, q_len: int) -> list[_Run] | None:
+    """The documents, where the keys of each lie side by side; None if they do not.
+
+    No block then reaches over the end of a document, and nothing in it has to be hidden for that.
+    """
+    if mask.q_documents is None or mask.k_documents is None:
+        return None
+    numbers, counts = torch.unique_consecutive(mask.k_documents[0], return_counts=True)
+    places: dict[int, tuple[int, int]] = {}
+    stop = 0
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        if number in places:
+            return None
+        places[number] = (stop, stop + count)
+        stop += count
+    numbers, counts = torch.unique_consecutive(mask.q_documents[0], return_counts=True)
+    if numbers.numel() * SHORT_RUN > q_len:
+        return None
+    runs, stop = [], 0
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        runs.append(_Run(stop, stop + count, *places.get(number, (0, 0))))
+        stop += count
+    return runs
 
 
 def interval(keep: Tensor | None, length: int) -> tuple[int, int, Tensor | None]:
