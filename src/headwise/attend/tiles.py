@@ -67,10 +67,6 @@ class Work:
             device=call.query.device,
         )
         self.covers_all = all(sample.covers_all for sample in self.plan)
-        # Dropout factors hang on the tiles, so that a call with weights is cut as one without.
-        self.in_place = (
-            call.need_weights == "per-head" and call.mask.hides_nothing and not call.dropout_p
-        )
         self.cap_slope = self.sink_share = torch.empty(0)
 
     def tiles(self) -> Iterator[Tile]:
@@ -81,8 +77,6 @@ class Work:
             for block in sample.blocks:
                 cells = G * (block.q_stop - block.q_start) * (block.k_stop - block.k_start)
                 step = max(1, TILE_ELEMENTS // cells)
-                if self.in_place:
-                    step = 1  # a tile of one head lies in one piece in the result
                 for first in range(sample.start * Hkv, sample.stop * Hkv, at_once):
                     last = min(first + at_once, sample.stop * Hkv)
                     for start in range(first, last, step):
@@ -92,12 +86,12 @@ class Work:
         """Memory that every tile reuses."""
         return buffer_of(tag, shape, self.dtype, self.call.query.device)
 
-    def weights(self, tile: Tile, place: Tensor | None = None) -> Tensor:
-        """The weights of a tile, (heads, G·n, w), in a buffer or in the place that is given."""
+    def weights(self, tile: Tile) -> Tensor:
+        """The weights of a tile, (heads, G·n, w), in a buffer."""
         call, block = self.call, tile.block
         q = as_rows(self.query[tile.heads, :, tile.queries])
         k = self.key[tile.heads, tile.keys]
-        s = self.buffer("scores", (q.shape[0], q.shape[1], k.shape[1])) if place is None else place
+        s = self.buffer("scores", (q.shape[0], q.shape[1], k.shape[1]))
         if self.alpha == 1.0:
             torch.bmm(q, k.transpose(1, 2), out=s)
         else:

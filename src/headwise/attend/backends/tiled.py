@@ -144,11 +144,10 @@ def forward(call: Call, seed: int = 0) -> Result:
     with products.fast_float32(work.route.onednn):
         for tile in work.tiles():
             rows = (tile.heads, slice(None), tile.queries)
-            place = _place_of(call, weights, tile, work.dtype)
-            p = work.weights(tile, place)
+            p = work.weights(tile)
             if call.dropout_p:
                 p.mul_(work.kept(tile, p))
-            if weights is not None and place is None:
+            if weights is not None:
                 _store_weights(call, weights, tile, p)
             _store_product(context[rows], p, work.value[tile.heads, tile.keys])
     result = context.view(call.batch, call.num_heads, Tq, Dv)
@@ -261,14 +260,6 @@ def _weightsbuffer_of(call: Call, *, is_filled: bool) -> Tensor | None:
     shape = (call.batch * call.num_kv_heads, call.group_size, call.q_len, call.kv_len)
     make = torch.empty if is_filled else torch.zeros
     return make(shape, dtype=call.query.dtype, device=device)
-
-
-def _place_of(call: Call, weights: Tensor | None, tile: Tile, dtype: torch.dtype) -> Tensor | None:
-    """Where a tile can be computed in the result itself; None if it has to be copied there."""
-    if weights is None or call.need_weights != "per-head" or weights.dtype != dtype:
-        return None
-    place = weights[tile.heads, :, tile.queries, tile.keys]
-    return place.flatten(1, 2) if place.is_contiguous() else None
 
 
 def _store_weights(call: Call, weights: Tensor, tile: Tile, p: Tensor) -> None:
