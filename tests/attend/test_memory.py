@@ -106,7 +106,11 @@ needs_proc = pytest.mark.skipif(
 @needs_proc
 @pytest.mark.slow
 def test_training_memory_of_four_layers_is_linear():
-    at = {length: peak_bytes(length, "tiled") for length in (1024, 2048, 4096)}
+    # Other processes and huge pages can only add to a resident size: the smaller of two runs.
+    at = {
+        length: min(peak_bytes(length, "tiled") for _run in range(2))
+        for length in (1024, 2048, 4096)
+    }
     # Activations: (4 layers + input) × H·T·D floats forward, gradients and copies beside one layer.
     # The buffers of a tile are bounded: four of at most 2^20 scores, 4 bytes each, and twice that
     # while a larger one replaces a smaller one.
