@@ -466,6 +466,7 @@ def routes_for(dtype: torch.dtype) -> dict[str, products.Route]:
     if dtype.itemsize == 2:
         single["through-float32"] = (torch.float32, False)
         single["through-onednn"] = (torch.float32, True)
+        single["own-and-onednn"] = (dtype, True)
     return {
         name: products.Route(dtype, compute, onednn, name)
         for name, (compute, onednn) in single.items()

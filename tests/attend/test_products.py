@@ -328,3 +328,14 @@ def test_what_is_recorded():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit itself
         torch.jit.trace(ask, torch.ones(2), check_trace=False)
     assert seen[:4] == [False, True, True, True]
+
+
+@needs_setting
+def test_native_half_precision_leaves_float32_where_it_is_quick(monkeypatch):
+    """Backward passes make some products in float32 beside the half ones."""
+    if not products.onednn_is_exact():
+        pytest.skip("oneDNN rounds to bfloat16 on this processor")
+    answers = iter([(2.0, 1.0, 2.0), (1.0, 2.0, 0.5)])
+    monkeypatch.setattr(products, "_compare", lambda *_two, **_rounds: next(answers))
+    half = products.route(torch.bfloat16, CPU)
+    assert (half.compute, half.onednn) == (torch.bfloat16, True)

@@ -41,7 +41,7 @@ class Route:
     Args:
         dtype: of the tensors.
         compute: dtype that they are multiplied in.
-        onednn: whether float32 goes to oneDNN.
+        onednn: whether float32 goes to oneDNN, also where only some of the products are float32.
         reason: in words, with what was measured.
     """
 
@@ -221,7 +221,7 @@ def _half(dtype: torch.dtype) -> Route:
     return Route(
         dtype,
         torch.float32 if taken else dtype,
-        taken and single.onednn,
+        single.onednn,
         reason.format(plain=here, other=there),
     )
 

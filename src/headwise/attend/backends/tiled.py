@@ -140,7 +140,7 @@ def forward(call: Call, seed: int = 0) -> Result:
     context = torch.empty((heads, G, Tq, Dv), dtype=call.query.dtype, device=call.query.device)
     if not work.covers_all:
         context.zero_()
-    weights = _weightsbuffer_of(call, is_filled=work.covers_all)
+    weights = _weights_buffer(call, is_filled=work.covers_all)
     with products.fast_float32(work.route.onednn):
         for tile in work.tiles():
             rows = (tile.heads, slice(None), tile.queries)
@@ -249,7 +249,7 @@ def _store_product(target: Tensor, a: Tensor, b: Tensor) -> None:
     target.copy_(out.view(target.shape))
 
 
-def _weightsbuffer_of(call: Call, *, is_filled: bool) -> Tensor | None:
+def _weights_buffer(call: Call, *, is_filled: bool) -> Tensor | None:
     """Where the weights go; zeros unless every row will be written."""
     if call.need_weights is False:
         return None
