@@ -22,6 +22,7 @@ from headwise.reference import Inputs
 from headwise.spec import AttentionSpec
 from headwise.verifier import names as nm
 from headwise.verifier.annotations import classes_in, maker_from_spec
+from headwise.verifier.session import tensors_in
 
 Make = Callable[..., Any]
 
@@ -175,23 +176,12 @@ def returned_state(result: Any, output: Tensor) -> Any:
         return None
     beside = [item for item in result if item is not output and item is not None]
     for item in reversed(beside):
-        tensors = list(_tensors(item))
+        tensors = list(tensors_in(item))
         if not isinstance(item, Tensor) and tensors and all(t.dim() >= 3 for t in tensors):
             return item
         if isinstance(item, Tensor) and item.dim() == 5:  # keys and values in one tensor
             return item
     return None
-
-
-def _tensors(item: Any) -> Iterator[Tensor]:
-    if isinstance(item, Tensor):
-        yield item
-    elif isinstance(item, Mapping):
-        for value in item.values():
-            yield from _tensors(value)
-    elif isinstance(item, tuple | list):
-        for value in item:
-            yield from _tensors(value)
 
 
 def _holds_tensors(item: Any, depth: int = 4) -> bool:

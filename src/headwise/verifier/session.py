@@ -288,7 +288,7 @@ class Session:
         self, result: Any, case: Case, reading: Reading, options: Options
     ) -> tuple[Tensor, Tensor | None]:
         """The output and the weights among what the target returned."""
-        found = list(_tensors_in(result))
+        found = list(tensors_in(result))
         i, spec = case.inputs, reading.spec
         b, q_len, kv_len = i.batch, i.q_len, i.kv_len
         weight_shapes = ((b, spec.num_heads, q_len, kv_len), (b, q_len, kv_len))
@@ -351,7 +351,7 @@ class Session:
 
     def _grad_output(self, result: Any, case: Case, reading: Reading, options: Options) -> Tensor:
         chosen, _weights = self.pick(result, case, reading, options)
-        for tensor in _tensors_in(result):
+        for tensor in tensors_in(result):
             seen = tensor.transpose(0, 1) if options.time_first and tensor.dim() == 3 else tensor
             if seen.shape == chosen.shape and torch.equal(
                 seen.detach().nan_to_num(), chosen.nan_to_num()
@@ -521,15 +521,16 @@ def gap(got: Tensor, want: Tensor, rows: Tensor | None = None) -> float:
     return float(torch.where(gaps.isnan(), math.inf, gaps).max())
 
 
-def _tensors_in(result: Any) -> Iterator[Tensor]:
+def tensors_in(result: Any) -> Iterator[Tensor]:
+    """The tensors of a result, in nested mappings, lists and tuples too."""
     if isinstance(result, Tensor):
         yield result
     elif isinstance(result, Mapping):
         for value in result.values():
-            yield from _tensors_in(value)
+            yield from tensors_in(value)
     elif isinstance(result, list | tuple):
         for value in result:
-            yield from _tensors_in(value)
+            yield from tensors_in(value)
 
 
 def randomise(module: nn.Module, *, seed: int) -> None:

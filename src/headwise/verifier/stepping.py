@@ -9,9 +9,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import torch
-
-from headwise.errors import HeadwiseError
 from headwise.report import Check
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
@@ -20,6 +17,7 @@ from headwise.verifier.diagnose import Theory
 from headwise.verifier.faults import FAULTS, Fault, Variant
 from headwise.verifier.faults.decoding import Empty, label_text, labelled
 from headwise.verifier.notes import Note, first_line
+from headwise.verifier.properties import call_once
 from headwise.verifier.session import Reading, gap
 
 if TYPE_CHECKING:
@@ -318,10 +316,10 @@ def _kept_between(engine: Engine, running: list[Case], reading: Reading) -> Note
     later = [c for c in running if c is not case and not c.masked][:1] or [case]
     thing = session.copy()
     for following in (later[0], at_once(case)):
-        if _run(engine, thing, case, reading) is None:
+        if call_once(engine, thing, case, reading) is None:
             return None
         alone = session.outcome(following, reading).output
-        after = _run(engine, thing, following, reading)
+        after = call_once(engine, thing, following, reading)
         if alone is None:
             continue
         rows = session.real_rows(following, reading)
@@ -342,16 +340,3 @@ def _kept_between(engine: Engine, running: list[Case], reading: Reading) -> Note
         )
     )
     return None
-
-
-def _run(engine: Engine, thing: object, case: Case, reading: Reading) -> torch.Tensor | None:
-    """One call on an object that keeps what it keeps; None if it raises."""
-    options = reading.options(case, lifted=engine.session.lifted)
-    try:
-        with torch.no_grad():
-            result, _inputs = engine.session.call(thing, case, options)
-        return engine.session.pick(result, case, reading, options)[0]
-    except HeadwiseError:
-        return None
-    except Exception:
-        return None
