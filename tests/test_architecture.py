@@ -13,10 +13,12 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "headwise"
 
 # What each part may import, beside itself. Everything may import the vocabulary.
-VOCABULARY = {"errors", "registry", "document", "texts", "axes"}
+VOCABULARY = {"errors", "registry", "document", "texts", "axes", "files", "processor"}
 MEANING = {"spec", "hf_config", "stages", "masks", "numerics"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
+    "files": set(),
+    "processor": set(),
     "texts": {"errors"},
     "registry": {"errors"},
     "document": set(),
@@ -61,7 +63,18 @@ ALLOWED: dict[str, set[str]] = {
     "demo": VOCABULARY | MEANING | {"report", "render", "verifier", "cli"},
     "__main__": {"cli"},
 }
-TORCH_FREE = ("errors", "texts", "registry", "document", "stages", "report", "render", "cli")
+TORCH_FREE = (
+    "errors",
+    "files",
+    "processor",
+    "texts",
+    "registry",
+    "document",
+    "stages",
+    "report",
+    "render",
+    "cli",
+)
 HEAVY = ("torch", "numpy", "transformers", "jinja2", "rich", "matplotlib", "babel")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from headwise import __version__
+from headwise.processor import CPUINFO, cores, read_processor
 
 FEATURES = (
     "avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_tile", "amx_bf16", "asimd", "sve",
@@ -20,23 +21,13 @@ FEATURES = (
 LIBRARIES = ("torch", "numpy", "transformers", "x-transformers", "onnxruntime", "onnx", "openvino")
 
 
-def describe_cpu(path: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+def describe_cpu(path: Path = CPUINFO) -> dict[str, Any]:
     """Model, features, cores and threads; what the system does not tell is empty."""
-    words: dict[str, str] = {}
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        name, colon, value = line.partition(":")
-        if colon:
-            words.setdefault(name.strip().lower(), value.strip())
-    flags = set(words.get("flags", words.get("features", "")).split())
-    affinity = getattr(os, "sched_getaffinity", None)
+    found = read_processor(path)
     return {
-        "model": words.get("model name") or platform.processor() or platform.machine(),
-        "flags": [name for name in FEATURES if name in flags],
-        "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "model": found.model or platform.machine(),
+        "flags": [name for name in FEATURES if name in found.features],
+        "cores": cores(),
         "threads": torch.get_num_threads(),
         "vectors": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from headwise import files
 from headwise.errors import HeadwiseError, TargetError
 
 Phase = Callable[[str], None]
@@ -38,7 +39,7 @@ def serve(request: dict[str, Any], result_path: Path, handler: Handler) -> NoRet
 
     def phase(name: str) -> None:
         if os.getpid() == owner:
-            _replace(result_path.with_suffix(".phase"), name)
+            files.write_whole(result_path.with_suffix(".phase"), name, errors="surrogatepass")
 
     result = _answer(request, phase, handler)
     if os.getpid() != owner:
@@ -47,7 +48,7 @@ def serve(request: dict[str, Any], result_path: Path, handler: Handler) -> NoRet
         text = json.dumps(result, allow_nan=False)
     except (TypeError, ValueError) as error:
         text = json.dumps(_failure("internal", error))
-    _replace(result_path, text)
+    files.write_whole(result_path, text, errors="surrogatepass")
     os._exit(0)  # threads and exit handlers of the target have no say any more
 
 
@@ -71,13 +72,6 @@ def _failure(status: str, error: BaseException) -> dict[str, Any]:
         parts["what"] = type(error).__name__ + (f": {text}" if text else "")
     trace = "".join(traceback.format_exception(error))
     return {"status": status, **parts, "traceback": trace}
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file in one step: it is there as a whole or not at all."""
-    temporary = path.with_suffix(path.suffix + ".tmp")
-    temporary.write_text(text, encoding="utf-8", errors="surrogatepass")
-    temporary.replace(path)
 
 
 def verify(request: dict[str, Any], phase: Phase) -> Mapping[str, Any]:

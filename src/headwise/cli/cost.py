@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headwise import files
 from headwise.cli import messages, options
 from headwise.texts import translate as _
 
@@ -252,7 +253,7 @@ def _check_blocks(check: Check | None) -> list[Block]:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        files.write_whole(path, text)
     except OSError as error:
         raise messages.usage(
             _("{path} can't be written").format(path=path), why=str(error.strerror or error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import click
 from headwise import __version__
 from headwise.cli import messages
 from headwise.document import Document, Pairs
+from headwise.processor import CPUINFO, cores, read_processor
 from headwise.texts import CATALOGUES, LANGUAGES, current_language, untranslated
 from headwise.texts import translate as _
 
@@ -68,9 +68,7 @@ def examine() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": cpu["model"],
         "cpu_features": cpu["features"],
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
+        "cores": cores(),
         "libraries": {name: _version(name) for name in _LIBRARIES},
         "torch": torch_facts(),
         "language": current_language(),
@@ -127,18 +125,12 @@ def _torch_rows(torch: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def cpu_facts(path: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+def cpu_facts(path: Path = CPUINFO) -> dict[str, Any]:
     """Model and the features that matter for kernels, where the system tells them."""
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {"model": platform.processor() or None, "features": []}
-    entries = dict(reversed([line.split(":", 1) for line in lines if ":" in line]))
-    entries = {key.strip().lower(): value.strip() for key, value in entries.items()}
-    flags = set(entries.get("flags", entries.get("features", "")).split())
+    found = read_processor(path)
     return {
-        "model": entries.get("model name") or platform.processor() or None,
-        "features": [name for name in _FEATURES if name in flags],
+        "model": found.model,
+        "features": [name for name in _FEATURES if name in found.features],
     }
 
 

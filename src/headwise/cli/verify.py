@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from headwise import files
 from headwise.cli import messages, options
 from headwise.cli.messages import INTERNAL, USAGE
 from headwise.cli.process import Outcome, run_child
@@ -149,20 +150,16 @@ def _write_files(report: Report, flags: dict[str, Any]) -> None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file in one step: an interruption leaves the old file, or none, never half of one.
+    """Write a file in one step, whatever the texts of a target hold.
 
     Raises:
         UsageError: if it can't be written.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-        temporary.replace(path)
+        files.write_whole(path, text, errors="backslashreplace")
     except OSError as error:
         raise UsageError(
             _("can't write {path}").format(path=path),
             why=error.strerror or str(error),
             fix=_("choose another place"),
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)

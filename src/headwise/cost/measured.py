@@ -15,7 +15,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from headwise import files
 from headwise.cost.hardware import THIS, Hardware
+from headwise.processor import cores, read_processor
 
 _FIELDS = ("name", "flops_per_s", "bytes_per_s", "memory_bytes", "fast_memory_bytes", "source")
 
@@ -40,19 +42,7 @@ def identity() -> dict[str, Any]:
 
 def processor() -> str:
     """The processor's name, as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    return read_processor().model or platform.machine()
 
 
 def load() -> Hardware | None:
@@ -75,7 +65,7 @@ def store(machine: Hardware) -> None:
     }
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(data, indent=1, default=dict) + "\n", encoding="utf-8")
+        files.write_whole(path, json.dumps(data, indent=1, default=dict) + "\n")
 
 
 def _version(name: str) -> str | None:

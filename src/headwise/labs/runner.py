@@ -6,7 +6,6 @@ with the same seed and parameters, it goes on where it stopped.
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headwise import __version__
+from headwise import __version__, files
 from headwise.errors import HeadwiseError, UsageError
 from headwise.labs.catalogue import all_labs
 from headwise.labs.lab import LABS, Lab, LabResult, Sheet, Value
@@ -154,15 +153,11 @@ def write_whole(path: Path, content: str | bytes) -> None:
     Raises:
         UsageError: it can't be written (a full disk, for one); what was finished stays.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         data = content.encode("utf-8") if isinstance(content, str) else content
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        files.write_whole(path, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise UsageError(
             _("can't write {path}").format(path=path),
             why=error.strerror or str(error),

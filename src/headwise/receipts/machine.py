@@ -12,7 +12,8 @@ from torch import Tensor
 
 from headwise.attend.products import fast_float32
 from headwise.cost.hardware import THIS, Hardware, memory_here
-from headwise.cost.measured import cores, processor, store
+from headwise.cost.measured import processor, store
+from headwise.processor import cores
 
 _DTYPES = {
     "float64": torch.float64,
