@@ -33,12 +33,16 @@ class DistanceBias(NamedTuple):
 
     def tile(self, q_start: int, q_stop: int, k_start: int, k_stop: int, q_len: int) -> Tensor:
         """(Hq, queries, keys)."""
+        return self.values[:, self.places(q_start, q_stop, k_start, k_stop, q_len)]
+
+    def places(self, q_start: int, q_stop: int, k_start: int, k_stop: int, q_len: int) -> Tensor:
+        """Which value each cell has, (queries, keys)."""
         device = self.values.device
         step = (
             torch.arange(k_start, k_stop, device=device)[None]
             - torch.arange(q_start, q_stop, device=device)[:, None]
         )
-        return self.values[:, step + (q_len - 1)]
+        return step + (q_len - 1)
 
     def dense(self, q_len: int, kv_len: int) -> Tensor:
         """(Hq, Tq, Tk)."""

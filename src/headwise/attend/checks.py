@@ -143,7 +143,7 @@ def check_options(
             where="attention(need_weights)",
             fix='False, "per-head", "averaged"',
         )
-    if not 0.0 <= dropout_p < 1.0:
+    if not isinstance(dropout_p, int | float) or not 0.0 <= dropout_p < 1.0:
         raise UsageError(
             _("dropout_p={value} is not a probability below 1").format(value=dropout_p),
             where="attention(dropout_p)",

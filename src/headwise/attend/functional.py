@@ -68,10 +68,9 @@ def attention(
         ... ].flatten().tolist()
         [0.0, 0.5, 1.0]
     """
-    if bias is None and softcap is None and sinks is None and not dropout_p:
-        small = None
-        if need_weights is False and backend is None:
-            small = _small(query, key, value, mask, scale)
+    is_plain = bias is None and softcap is None and sinks is None and dropout_p == 0.0
+    if is_plain and need_weights is False and backend is None:
+        small = _small(query, key, value, mask, scale)
         if small is not None:
             return small
     call = make_call(

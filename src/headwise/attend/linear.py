@@ -10,6 +10,7 @@ from torch import Tensor
 
 from headwise.attend import products
 from headwise.attend.products import LinearRoute
+from headwise.attend.tracing import is_traced
 
 FEW_ROWS = 8
 """Up to so many rows, reading the weights is what takes the time."""
@@ -31,7 +32,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]])).tolist()
         [[3.0]]
     """
-    if torch.compiler.is_compiling() or not _can_be_routed(x, weight):
+    if not _can_be_routed(x, weight):
         return F.linear(x, weight, bias)
     few = x.numel() <= FEW_ROWS * x.shape[-1]
     route = products.linear_route(few_rows=few)[0]
@@ -45,21 +46,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _forward(x, weight, bias, route)
 
 
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
-
-
 def _can_be_routed(x: Tensor, weight: Tensor) -> bool:
     return (
-        x.dtype == torch.float32
+        not is_traced(x, weight)
+        and x.dtype == torch.float32
         and weight.dtype == torch.float32
         and x.device.type == "cpu"
         and weight.device.type == "cpu"
-        and type(x) in _PLAIN_TENSORS
-        and type(weight) in _PLAIN_TENSORS
         and x.numel() > 0
         and x.shape[-1] == weight.shape[-1]
         and not torch.is_autocast_enabled("cpu")
-        and not products.is_recorded()
     )
 
 

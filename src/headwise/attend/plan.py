@@ -102,18 +102,20 @@ def make_plan(
 
 
 def _of_sample(mask: MaskParts, index: int) -> MaskParts:
-    def pick(tensor: Tensor | None) -> Tensor | None:
-        if tensor is None or tensor.shape[0] == 1:
-            return tensor
-        return tensor[index : index + 1]
-
     return mask._replace(
-        keep=pick(mask.keep),
-        q_documents=pick(mask.q_documents),
-        k_documents=pick(mask.k_documents),
-        table=pick(mask.table),
-        q_keep=pick(mask.q_keep),
+        keep=row_of(mask.keep, index),
+        q_documents=row_of(mask.q_documents, index),
+        k_documents=row_of(mask.k_documents, index),
+        table=row_of(mask.table, index),
+        q_keep=row_of(mask.q_keep, index),
     )
+
+
+def row_of(tensor: Tensor | None, index: int) -> Tensor | None:
+    """What a tensor (B or 1, …) says of one sample, (1, …)."""
+    if tensor is None or tensor.shape[0] == 1:
+        return tensor
+    return tensor[index : index + 1]
 
 
 def _sample(

@@ -83,12 +83,9 @@ def linear_route(*, few_rows: bool) -> tuple[LinearRoute, str]:
     x = _normal(rows, width, generator=generator)
     w = _normal(width, width, generator=generator)
     b = _normal(width, generator=generator)
-    exact = x.double() @ w.double().t() + b.double()
-    bound = (
-        (width + 1)
-        * eps(torch.float32)
-        * (x.double().abs() @ w.double().abs().t() + b.double().abs())
-    )
+    # The bias is one more product: of 1 and b.
+    ones = torch.ones_like(x[:, :1])
+    terms = torch.cat([x, ones], 1), torch.cat([w.t(), b[None]], 0)
 
     def plain() -> Tensor:
         return F.linear(x, w, b)
@@ -101,8 +98,8 @@ def linear_route(*, few_rows: bool) -> tuple[LinearRoute, str]:
     with torch.no_grad():
         for name, other in others:
             try:
-                is_exact = bool(((other().double() - exact).abs() <= bound).all())
-                here, there, ratio = _compare(plain, other)
+                is_exact = _is_exact(other(), *terms)
+                here, there, ratio = in_turn(plain, other)
             except (RuntimeError, AttributeError, TypeError):
                 continue
             if is_exact and ratio > max(FASTER, best[1]):
@@ -146,16 +143,6 @@ def fast_float32(wanted: bool) -> Iterator[None]:
                 _setting.fp32_precision = _state.before
 
 
-_transforms: Any = getattr(torch._C, "_are_functorch_transforms_active", None)  # noqa: SLF001
-
-
-def is_recorded() -> bool:
-    """Whether torch.func transforms what runs, or torch.jit records it."""
-    if _transforms is not None and _transforms():
-        return True
-    return torch._C._get_tracing_state() is not None  # noqa: SLF001
-
-
 class _State:
     depth = 0
     before = "none"
@@ -165,33 +152,32 @@ _state, _lock = _State(), threading.Lock()
 _setting: Any = getattr(torch.backends.mkldnn, "matmul", None)
 
 
+def _has_onednn() -> bool:
+    """Whether this torch lets float32 products be sent to oneDNN."""
+    return torch.backends.mkldnn.is_available() and hasattr(_setting, "fp32_precision")
+
+
 @lru_cache(maxsize=1)
 def onednn_is_exact() -> bool:
     """Whether ``fast_float32`` can be turned on here and rounds no more than torch's own."""
-    if is_plain() or not torch.backends.mkldnn.is_available():
-        return False
-    if not hasattr(_setting, "fp32_precision"):
+    if is_plain() or not _has_onednn():
         return False
     a, b = _operands(torch.float32)
-    exact = a.double() @ b.double()
-    # Rounding of a sum of n products is at most n·eps times the sum of magnitudes.
-    bound = a.shape[-1] * eps(torch.float32) * (a.double().abs() @ b.double().abs())
     try:
         with fast_float32(True):
-            got = torch.bmm(a, b)
+            return _is_exact(torch.bmm(a, b), a, b)
     except (RuntimeError, AttributeError):
         return False
-    return bool(((got.double() - exact).abs() <= bound).all())
 
 
 @lru_cache(maxsize=1)
 def _float32() -> Route:
     plain = _("torch's own: oneDNN can't be chosen here")
-    if not torch.backends.mkldnn.is_available() or not hasattr(_setting, "fp32_precision"):
+    if not _has_onednn():
         return Route(torch.float32, torch.float32, False, plain)
     a, b = _operands(torch.float32)
     try:
-        here, there, ratio = _compare(lambda: torch.bmm(a, b), _on_onednn(lambda: torch.bmm(a, b)))
+        here, there, ratio = in_turn(lambda: torch.bmm(a, b), _on_onednn(lambda: torch.bmm(a, b)))
     except (RuntimeError, AttributeError):
         return Route(torch.float32, torch.float32, False, plain)
     is_exact = onednn_is_exact()
@@ -215,7 +201,7 @@ def _half(dtype: torch.dtype) -> Route:
         with fast_float32(single.onednn):
             return torch.bmm(a.float(), b.float()).to(dtype)
 
-    here, there, ratio = _compare(lambda: torch.bmm(a, b), through_float32, rounds=5)
+    here, there, ratio = in_turn(lambda: torch.bmm(a, b), through_float32, rounds=5)
     taken = ratio > FASTER
     reason = _("measured here: {plain:.2f} ms as it is, {other:.2f} ms through float32")
     return Route(
@@ -224,6 +210,16 @@ def _half(dtype: torch.dtype) -> Route:
         single.onednn,
         reason.format(plain=here, other=there),
     )
+
+
+def _is_exact(got: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Whether a float32 product a·b is right to rounding.
+
+    Rounding of a sum of n products is at most n·eps times the sum of magnitudes.
+    """
+    a, b = a.double(), b.double()
+    bound = a.shape[-1] * eps(torch.float32) * (a.abs() @ b.abs())
+    return bool(((got.double() - a @ b).abs() <= bound).all())
 
 
 def _operands(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -247,8 +243,8 @@ def _on_onednn(function: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return inside
 
 
-def _compare(
-    one: Callable[[], Tensor], other: Callable[[], Tensor], *, rounds: int = 11
+def in_turn(
+    one: Callable[[], object], other: Callable[[], object], *, rounds: int = 11
 ) -> tuple[float, float, float]:
     """Milliseconds of the two, and how many times faster the second is.
 

@@ -186,13 +186,13 @@ class ExtraGradients:
         call, block = self.call, tile.block
         cells = ds.view(ds.shape[0], call.group_size, tile.rows, -1)
         if self.distance is not None:
-            step = torch.arange(block.k_start, block.k_stop, device=ds.device)[None]
-            step = step - torch.arange(block.q_start, block.q_stop, device=ds.device)[:, None]
-            index = (step + (call.q_len - 1)).flatten()
-            for row, head in enumerate(range(tile.heads.start, tile.heads.stop)):
-                first = head % call.num_kv_heads * call.group_size
-                part = self.distance[first : first + call.group_size]
-                part.index_add_(1, index, cells[row].flatten(1).to(part.dtype))
+            assert isinstance(call.bias, DistanceBias)
+            places = call.bias.places(
+                block.q_start, block.q_stop, block.k_start, block.k_stop, call.q_len
+            ).flatten()
+            for row, heads in self._groups(tile):
+                part = self.distance[heads]
+                part.index_add_(1, places, cells[row].flatten(1).to(part.dtype))
         else:
             assert self.dense is not None
             target = _rows_of(call, self.dense, tile)
@@ -204,9 +204,15 @@ class ExtraGradients:
         call = self.call
         taken = (p * dp).sum(-1, dtype=self.sinks.dtype) * share.view(*p.shape[:2])
         lost = -taken.view(p.shape[0], call.group_size, -1).sum(-1)
+        for row, heads in self._groups(tile):
+            self.sinks[heads] += lost[row]
+
+    def _groups(self, tile: Tile) -> Iterator[tuple[int, slice]]:
+        """The rows of a tile, each with the query heads of its group."""
+        G = self.call.group_size
         for row, head in enumerate(range(tile.heads.start, tile.heads.stop)):
-            first = head % call.num_kv_heads * call.group_size
-            self.sinks[first : first + call.group_size] += lost[row]
+            first = head % self.call.num_kv_heads * G
+            yield row, slice(first, first + G)
 
 
 # ---------------------------------------------------------------------------------- small parts

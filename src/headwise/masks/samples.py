@@ -40,8 +40,48 @@ class _PerSample(Leaf):
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Padding(_PerSample):
+@dataclass(frozen=True, eq=False, repr=False)
+class _RealTokens(_PerSample):
+    """A rule that says of each token of each sample whether it is real."""
+
+    keep: Tensor
+
+    def _check(self, misshapen: str, why: str) -> None:
+        """Replace ``keep`` by a checked copy.
+
+        Args:
+            misshapen: what to say of a tensor that does not have two axes, with its ``{shape}``.
+            why: what the two axes are.
+        """
+        where = f"{type(self).__name__}(keep)"
+        keep = check_is_tensor(self.keep, where)
+        if keep.ndim != 2:
+            raise MaskError(
+                misshapen.format(shape=tuple(keep.shape)),
+                where=where,
+                why=why,
+                fix=_(
+                    "keep with two axes; a mask with more is Custom(tensor) or from_convention(...)"
+                ),
+            )
+        object.__setattr__(self, "keep", keep_table(keep, where).detach().clone())
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return int(self.keep.shape[0])
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where ``keep`` is."""
+        return self.keep.device
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(keep={tuple(self.keep.shape)})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Padding(_RealTokens):
     """Padded keys are hidden from every query; padded *queries* still look around.
 
     ::
@@ -66,25 +106,16 @@ class Padding(_PerSample):
         [[1, 1, 0], [1, 1, 0]]
     """
 
-    keep: Tensor
     name = "padding"
 
     def __post_init__(self) -> None:
-        where = "Padding(keep)"
-        keep = check_is_tensor(self.keep, where)
-        if keep.ndim != 2:
-            raise MaskError(
-                _("padding has shape {shape}, not (B, Tk)").format(shape=tuple(keep.shape)),
-                where=where,
-                why=_(
-                    "padding says of each sample which keys are real; "
-                    "it knows neither queries nor heads"
-                ),
-                fix=_(
-                    "keep with two axes; a mask with more is Custom(tensor) or from_convention(...)"
-                ),
-            )
-        object.__setattr__(self, "keep", keep_table(keep, where).detach().clone())
+        self._check(
+            _("padding has shape {shape}, not (B, Tk)"),
+            _(
+                "padding says of each sample which keys are real; "
+                "it knows neither queries nor heads"
+            ),
+        )
 
     @classmethod
     def from_lengths(
@@ -144,26 +175,13 @@ class Padding(_PerSample):
         real = count[:, None]
         return cls(slot < real if side == "right" else slot >= kv_len - real)
 
-    @property
-    def batch(self) -> int:
-        """B."""
-        return int(self.keep.shape[0])
-
-    @property
-    def device(self) -> torch.device | None:
-        """Where ``keep`` is."""
-        return self.keep.device
-
-    def __repr__(self) -> str:
-        return f"Padding(keep={tuple(self.keep.shape)})"
-
     def _table(self, sizes: Sizes, device: torch.device | None) -> Tensor:
         _check_row(self.keep, "kv_len", sizes.kv_len, sizes, "Padding(keep)")
         return self.keep.to(device)[:, None, None, :]
 
 
-@dataclass(frozen=True, eq=False)
-class QueryPadding(_PerSample):
+@dataclass(frozen=True, eq=False, repr=False)
+class QueryPadding(_RealTokens):
     """Padded *queries* see nothing: their rows are zeros, which nobody reads and nobody computes.
 
     ``Padding`` alone leaves padded queries looking around, as most libraries do. Where keys and
@@ -187,38 +205,16 @@ class QueryPadding(_PerSample):
         [[1, 0], [0, 0]]
     """
 
-    keep: Tensor
     name = "query-padding"
 
     def __post_init__(self) -> None:
-        where = "QueryPadding(keep)"
-        keep = check_is_tensor(self.keep, where)
-        if keep.ndim != 2:
-            raise MaskError(
-                _("padding has shape {shape}, not (B, Tq)").format(shape=tuple(keep.shape)),
-                where=where,
-                why=_(
-                    "padding of queries says of each sample which queries are real; "
-                    "it knows neither keys nor heads"
-                ),
-                fix=_(
-                    "keep with two axes; a mask with more is Custom(tensor) or from_convention(...)"
-                ),
-            )
-        object.__setattr__(self, "keep", keep_table(keep, where).detach().clone())
-
-    @property
-    def batch(self) -> int:
-        """B."""
-        return int(self.keep.shape[0])
-
-    @property
-    def device(self) -> torch.device | None:
-        """Where ``keep`` is."""
-        return self.keep.device
-
-    def __repr__(self) -> str:
-        return f"QueryPadding(keep={tuple(self.keep.shape)})"
+        self._check(
+            _("padding has shape {shape}, not (B, Tq)"),
+            _(
+                "padding of queries says of each sample which queries are real; "
+                "it knows neither keys nor heads"
+            ),
+        )
 
     def _table(self, sizes: Sizes, device: torch.device | None) -> Tensor:
         _check_row(self.keep, "q_len", sizes.q_len, sizes, "QueryPadding(keep)")

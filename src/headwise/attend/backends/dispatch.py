@@ -15,6 +15,7 @@ from headwise.attend import products
 from headwise.attend.backends import eager, ragged, sdpa, split_keys, tiled
 from headwise.attend.backends.measured import LONG, SHORT, Verdict, tiles_against_sdpa
 from headwise.attend.call import Call, DistanceBias, Result
+from headwise.attend.tracing import is_traced
 from headwise.errors import UsageError
 from headwise.registry import Registry
 from headwise.texts import mark as N_
@@ -96,7 +97,7 @@ def pick(call: Call, backend: str | None = None) -> Pick:
         _check_asked(call, backend)
         return Pick(backend, N_("it was asked for"))
     fused_can = not sdpa.refuses(call)
-    if is_traced(call):
+    if is_traced(call.query):
         if fused_can:
             return Pick("sdpa", N_("the call is traced: a graph gets one operation"))
         return Pick("eager", N_("the call is traced: a graph gets plain operations"))
@@ -195,17 +196,6 @@ def choose(call: Call, backend: str | None = None) -> Choice:
         if name != found.backend
     }
     return Choice(found.backend, reason, others)
-
-
-def is_traced(call: Call) -> bool:
-    """Whether the call is recorded into a graph, vectorised by torch.func or has no numbers."""
-    if torch.compiler.is_compiling():
-        return True
-    query = call.query
-    return query.is_meta or type(query) not in _PLAIN_TENSORS or products.is_recorded()
-
-
-_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 def _check_asked(call: Call, backend: str) -> None:

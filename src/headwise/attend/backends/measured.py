@@ -6,8 +6,6 @@ dtype: on one machine tiles are twice as fast, on another one a quarter slower.
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,6 +16,7 @@ from torch import Tensor
 from headwise.attend.backends import sdpa, tiled
 from headwise.attend.call import Call
 from headwise.attend.parts import MaskParts
+from headwise.attend.products import in_turn
 from headwise.texts import translate as _
 
 
@@ -51,8 +50,8 @@ class Verdict(NamedTuple):
     """What was measured.
 
     Args:
-        tiles: milliseconds in tiles.
-        fused: milliseconds of torch's fused kernel.
+        tiles: milliseconds in tiles, the quickest of the rounds.
+        fused: milliseconds of torch's fused kernel, likewise.
         ratio: how many times faster tiles are; the median over rounds.
         training: whether a backward pass is part of it.
         dtype: of the tensors.
@@ -109,15 +108,13 @@ def tiles_against_sdpa(
     q, k, v, grad = tensor(), tensor(), tensor(), tensor().detach()
     call = Call(q, k, v, MaskParts(highest=0), of.head_dim**-0.5)
 
-    def timed(run: Callable[[Call], tuple[Tensor, Tensor | None]]) -> float:
-        start = time.perf_counter()
+    def once(run: Callable[[Call], tuple[Tensor, Tensor | None]]) -> None:
         context = run(call)[0]
         if training:
             torch.autograd.grad(context, (q, k, v), grad)
-        return time.perf_counter() - start
 
     with torch.set_grad_enabled(training), torch.inference_mode(mode=False):
-        rounds = [(timed(tiled.run), timed(sdpa.run)) for _round in range(of.rounds + 1)][1:]
-    tiles, fused = (statistics.median(times) * 1e3 for times in zip(*rounds, strict=True))
-    ratio = statistics.median(b / a for a, b in rounds)
+        fused, tiles, ratio = in_turn(
+            lambda: once(sdpa.run), lambda: once(tiled.run), rounds=of.rounds
+        )
     return Verdict(tiles, fused, ratio, training, dtype, of)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from headwise.attend.backends import sdpa
 from headwise.attend.call import Call, Result
-from headwise.attend.plan import interval
+from headwise.attend.plan import interval, row_of
 from headwise.texts import translate as _
 
 name = "ragged"
@@ -57,8 +57,8 @@ def _slices(call: Call) -> list[_Slice] | None:
     """One slice for every sample; None if SDPA's own causal rule does not fit one of them."""
     found = []
     for index in range(call.batch):
-        q_start, q_stop, q_holes = interval(_row(call.mask.q_keep, index), call.q_len)
-        k_start, k_stop, k_holes = interval(_row(call.mask.keep, index), call.kv_len)
+        q_start, q_stop, q_holes = interval(row_of(call.mask.q_keep, index), call.q_len)
+        k_start, k_stop, k_holes = interval(row_of(call.mask.keep, index), call.kv_len)
         if q_holes is not None or k_holes is not None:
             return None
         highest = call.mask.highest
@@ -68,12 +68,6 @@ def _slices(call: Call) -> list[_Slice] | None:
                 return None
         found.append(_Slice(q_start, max(q_start, q_stop), k_start, k_stop, highest is not None))
     return found
-
-
-def _row(keep: Tensor | None, index: int) -> Tensor | None:
-    if keep is None or keep.shape[0] == 1:
-        return keep
-    return keep[index : index + 1]
 
 
 def run(call: Call) -> Result:
