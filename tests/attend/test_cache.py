@@ -420,9 +420,11 @@ def test_made_in_inference_mode_and_used_outside():
         cache.reorder([1, 0])
     for one in (cache, twin, copy.deepcopy(cache)):
         one.append(*tokens(1))
+        assert one.lengths.tolist() == ([3, 4] if one is twin else [4, 3])
         one.truncate(1)
         one.reorder([0, 0, 1])
         one.append(*tokens(1, batch=3))
+        assert one.lengths.tolist() == [2, 2, 2]
 
 
 def test_a_gradient_is_refused_before_anything_is_stored():

@@ -101,6 +101,10 @@ MISFITS = {
         ["dropout_p=1.0 is not a probability below 1", "where  attention(dropout_p)"],
     ),
     "dropout of nan": ((Q, K, V), {"dropout_p": float("nan")}, UsageError, ["dropout_p=nan"]),
+    "dropout of nothing": (
+        (Q, K, V), {"dropout_p": None}, UsageError,
+        ["dropout_p=None is not a probability below 1", "where  attention(dropout_p)"],
+    ),
     "softcap": (
         (Q, K, V), {"softcap": 0.0}, UsageError,
         ["softcap=0.0 is not a positive number", "where  attention(softcap)",

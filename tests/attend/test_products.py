@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.reference.draws import draw
 
-from headwise.attend import products
+from headwise.attend import products, tracing
 from headwise.numerics import eps
 
 CPU = torch.device("cpu")
@@ -40,12 +40,12 @@ def measured_anew(monkeypatch):
 @pytest.fixture
 def quicker(monkeypatch):
     """Every other route takes half of the time."""
-    monkeypatch.setattr(products, "_compare", lambda *_two, **_rounds: (2.0, 1.0, 2.0))
+    monkeypatch.setattr(products, "in_turn", lambda *_two, **_rounds: (2.0, 1.0, 2.0))
 
 
 @pytest.fixture
 def slower(monkeypatch):
-    monkeypatch.setattr(products, "_compare", lambda *_two, **_rounds: (1.0, 2.0, 0.5))
+    monkeypatch.setattr(products, "in_turn", lambda *_two, **_rounds: (1.0, 2.0, 0.5))
 
 
 def rounded_inside(monkeypatch):
@@ -109,7 +109,7 @@ def test_a_slower_route_is_not_taken(slower):
 
 def test_a_little_quicker_is_noise(monkeypatch):
     ratio = products.FASTER - 0.01
-    monkeypatch.setattr(products, "_compare", lambda *_two, **_rounds: (ratio, 1.0, ratio))
+    monkeypatch.setattr(products, "in_turn", lambda *_two, **_rounds: (ratio, 1.0, ratio))
     assert not products.route(torch.float32, CPU).onednn
     assert products.linear_route(few_rows=False)[0] == "plain"
 
@@ -286,7 +286,7 @@ def test_other_devices_keep_their_dtype(device, quicker):
 def test_a_route_is_measured_once(monkeypatch):
     calls = []
     monkeypatch.setattr(
-        products, "_compare", lambda *_two, **_rounds: calls.append(1) or (1.0, 1.0, 1.0)
+        products, "in_turn", lambda *_two, **_rounds: calls.append(1) or (1.0, 1.0, 1.0)
     )
     for _time in range(3):
         products.route(torch.float32, CPU)
@@ -310,7 +310,7 @@ def test_compare_counts_how_many_times_faster(monkeypatch):
     """By a forged clock: 3 ms and 1 ms, after a first round of 100 that is not counted."""
     now = iter([0.0, 0.1, 0.2, *(x for i in range(5) for x in (i + 1, i + 1.003, i + 1.004))])
     monkeypatch.setattr(products.time, "perf_counter", lambda: next(now))
-    here, there, ratio = products._compare(lambda: None, lambda: None, rounds=5)
+    here, there, ratio = products.in_turn(lambda: None, lambda: None, rounds=5)
     assert (round(here, 6), round(there, 6), round(ratio, 6)) == (3.0, 1.0, 3.0)
 
 
@@ -318,7 +318,7 @@ def test_what_is_recorded():
     seen = []
 
     def ask(x):
-        seen.append(products.is_recorded())
+        seen.append(tracing.is_recorded())
         return x * 1.0
 
     ask(torch.ones(2))
@@ -336,6 +336,6 @@ def test_native_half_precision_leaves_float32_where_it_is_quick(monkeypatch):
     if not products.onednn_is_exact():
         pytest.skip("oneDNN rounds to bfloat16 on this processor")
     answers = iter([(2.0, 1.0, 2.0), (1.0, 2.0, 0.5)])
-    monkeypatch.setattr(products, "_compare", lambda *_two, **_rounds: next(answers))
+    monkeypatch.setattr(products, "in_turn", lambda *_two, **_rounds: next(answers))
     half = products.route(torch.bfloat16, CPU)
     assert (half.compute, half.onednn) == (torch.bfloat16, True)

@@ -7,14 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.cli.fixed import BUG, HAZARD, installer, report, run
 
-from headwise.cli import bench_faults, main, process
-from headwise.report import Finding, Reason, Report
-
-BUG = Finding(
-    code="HW-S01", name="scale-missing", stage="scores", kind="bug", file="layer.py", line=2
-)
-HAZARD = dataclasses.replace(BUG, code="HW-M26", name="empty-row-nan", kind="hazard")
+from headwise.cli import bench_faults, process
+from headwise.report import Reason
 
 
 @pytest.fixture(autouse=True)
@@ -23,33 +19,10 @@ def english(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main.main(list(arguments))
-    return caught.value.code
-
-
 @pytest.fixture
 def answers(monkeypatch):
     """Replace the child process by a fixed outcome; gives the requests that were made."""
-
-    def install(outcome: process.Outcome | Report):
-        requests = []
-        if isinstance(outcome, Report):
-            outcome = process.Outcome(status="done", answer=outcome.to_json())
-
-        def fake(request, *, timeout, **_):
-            requests.append({**request, "given": timeout})
-            return outcome
-
-        monkeypatch.setattr(bench_faults, "run_child", fake)
-        return requests
-
-    return install
-
-
-def report(*findings, verdict="differs"):
-    return Report(target="layer.py:Layer", verdict=verdict, findings=findings)
+    return installer(monkeypatch, bench_faults)
 
 
 def test_docstrings_and_comments_are_blanked_and_lines_kept():

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import sys
 from pathlib import Path
 
 import pytest
+from tests.cli.fixed import BUG, HAZARD, installer, report, run
 
 from headwise import __version__
 from headwise.cli import doctor, main, options, process, verify
-from headwise.report import Finding, Reason, Report
-
-BUG = Finding(
-    code="HW-S01", name="scale-missing", stage="scores", kind="bug", file="layer.py", line=2
-)
-HAZARD = dataclasses.replace(BUG, code="HW-M26", name="empty-row-nan", kind="hazard")
+from headwise.report import Reason
 
 
 @pytest.fixture(autouse=True)
@@ -27,33 +22,10 @@ def english(monkeypatch, tmp_path):
     Path("layer.py").write_text("class Layer: pass\nscores = q @ k\n")
 
 
-def run(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as caught:
-        main.main(list(arguments))
-    return caught.value.code
-
-
 @pytest.fixture
 def answers(monkeypatch):
     """Replace the child process by a fixed outcome; gives the requests that were made."""
-
-    def install(outcome: process.Outcome | Report):
-        requests = []
-        if isinstance(outcome, Report):
-            outcome = process.Outcome(status="done", answer=outcome.to_json())
-
-        def fake(request, *, timeout, **_):
-            requests.append({**request, "given": timeout})
-            return outcome
-
-        monkeypatch.setattr(verify, "run_child", fake)
-        return requests
-
-    return install
-
-
-def report(*findings, verdict="differs"):
-    return Report(target="layer.py:Layer", verdict=verdict, findings=findings)
+    return installer(monkeypatch, verify)
 
 
 # -- usage errors -------------------------------------------------------------------------------

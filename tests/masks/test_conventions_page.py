@@ -1,27 +1,21 @@
 """The examples of docs/conventions.md run, and its table names every convention."""
 
-import doctest
-from pathlib import Path
-
 import pytest
+from tests.pages import DOCS, run_changed, run_page
 
 from headwise.masks import CONVENTIONS
 
-PAGE = Path(__file__).parents[2] / "docs" / "conventions.md"
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+PAGE = DOCS / "conventions.md"
 
 
 def test_examples_run():
-    result = doctest.testfile(str(PAGE), module_relative=False, optionflags=FLAGS)
+    result = run_page(PAGE)
     assert result.failed == 0
     assert result.attempted > 20
 
 
 def test_a_wrong_example_would_be_noticed(tmp_path, capsys):
-    wrong = PAGE.read_text("utf-8").replace("query 0  ###c", "query 0  ####")
-    (tmp_path / "page.md").write_text(wrong, "utf-8")
-    result = doctest.testfile(str(tmp_path / "page.md"), module_relative=False, optionflags=FLAGS)
-    assert result.failed == 1
+    assert run_changed(PAGE, tmp_path, "query 0  ###c", "query 0  ####").failed == 1
     assert "query 0  ####" in capsys.readouterr().out
 
 
