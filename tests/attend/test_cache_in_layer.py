@@ -10,6 +10,7 @@ from tests.reference.draws import allowance, draw, parameters_for
 from torch import Tensor
 
 from headwise import KVCache, MultiHeadAttention
+from headwise.errors import UsageError
 from headwise.masks import Causal, Custom, Documents, Padding, Window
 from headwise.numerics import compare
 from headwise.reference import Inputs, attend
@@ -226,6 +227,6 @@ def test_sinusoidal_positions_go_beyond_any_table():
 def test_a_layer_in_training_does_not_lose_gradients_silently():
     layer = MultiHeadAttention(SPECS["rope"])
     cache = KVCache.for_spec(layer.spec, batch=1, max_len=4)
-    with pytest.raises(Exception, match="needs a gradient, and a cache keeps none"):
+    with pytest.raises(UsageError, match="needs a gradient, and a cache keeps none"):
         layer(torch.ones(1, 2, 8), cache=cache)
     assert len(cache) == 0
