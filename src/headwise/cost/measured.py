@@ -1,8 +1,7 @@
 """Figures of this machine, kept between runs: measured by `headwise.receipts.machine`.
 
-One file in the user's cache folder (``HEADWISE_CACHE``, ``XDG_CACHE_HOME/headwise`` or
-``~/.cache/headwise``). It is used as long as processor, number of cores and of threads,
-and the version of torch are the same.
+One file in the user's cache folder (`headwise.files.cache_folder`). It is used as long as
+processor, number of cores and of threads, and the version of torch are the same.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ _FIELDS = ("name", "flops_per_s", "bytes_per_s", "memory_bytes", "fast_memory_by
 
 def cache_file() -> Path:
     """Where the figures are kept."""
-    for variable, inner in (("HEADWISE_CACHE", ""), ("XDG_CACHE_HOME", "headwise")):
-        if os.environ.get(variable):
-            return Path(os.environ[variable]) / inner / "machine.json"
-    return Path.home() / ".cache" / "headwise" / "machine.json"
+    return files.cache_folder() / "machine.json"
 
 
 def identity() -> dict[str, Any]:
@@ -58,12 +54,12 @@ def load() -> Hardware | None:
 
 def store(machine: Hardware) -> None:
     """Keep measured figures; a folder that can't be written is no error."""
-    path = cache_file()
     data = {
         "identity": identity(),
         "hardware": {name: getattr(machine, name) for name in _FIELDS},
     }
     with contextlib.suppress(OSError):
+        path = cache_file()
         path.parent.mkdir(parents=True, exist_ok=True)
         files.write_whole(path, json.dumps(data, indent=1, default=dict) + "\n")
 
