@@ -11,9 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from headwise.errors import UsageError, did_you_mean
+from headwise.texts import translate as _
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+INSTALL = "pip install 'headwise[models]'"
+"""How to get the libraries that read these files."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +75,47 @@ class TensorSource(Protocol):
     def close(self) -> None:
         """Let go of the file; a closed source can't be read."""
         ...
+
+
+def damaged(path: Path, *, kind: str, why: str, fix: str = "") -> UsageError:
+    """The error for a file that is not what its format promises.
+
+    Args:
+        path: the file.
+        kind: what it should be: ``"GGUF"``, ``"safetensors"``.
+        why: what is wrong with it, both numbers.
+        fix: what would be accepted, where that is not simply an undamaged file.
+    """
+    return UsageError(
+        _("{name} can't be read as {kind}").format(name=path.name, kind=kind),
+        where=str(path),
+        why=why,
+        fix=fix or _("fetch or export the file again"),
+    )
+
+
+def info_of(source: TensorSource, name: str) -> TensorInfo:
+    """What a source knows about one tensor.
+
+    Raises:
+        UsageError: if it has no tensor of this name.
+    """
+    info = source.tensors.get(name)
+    if info is None:
+        near = did_you_mean(name, source.tensors)
+        raise UsageError(
+            _("there is no tensor {name!r}").format(name=name),
+            where=str(source.path),
+            why=_("the checkpoint has {count} other tensors").format(count=len(source.tensors)),
+            fix=_("did you mean {near!r}?").format(near=near) if near else "",
+        )
+    return info
+
+
+def closed(path: Path) -> UsageError:
+    """The error for reading from a source after its `TensorSource.close`."""
+    return UsageError(
+        _("{name} was closed").format(name=path.name),
+        where=str(path),
+        fix=_("read tensors before closing, or open the checkpoint again"),
+    )
