@@ -1,0 +1,59 @@
+"""The part of the weights that a question is about."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headwise.errors import UsageError
+from headwise.explain.question import Question
+from headwise.explain.subject import Subject, Text
+from headwise.explain.tap import Seen, Watch
+from headwise.texts import translate as _
+
+
+def look(subject: Subject, text: Text, question: Question, *, values: bool = False) -> Seen:
+    """Run a text once and keep its weights (and values); weights that are no numbers are refused.
+
+    Raises:
+        UsageError: for weights with NaN, with the layer and head.
+    """
+    seen = subject.run(
+        text.ids[None], position=question.position, watch=Watch(weights=True, values=values)
+    ).seen
+    for layer, weights in seen.weights.items():
+        bad = ~torch.isfinite(weights)
+        if bool(bad.any()):
+            head = int(bad[0].flatten(1).any(-1).int().argmax())
+            raise UsageError(
+                _("the weights of layer {layer}, head {head} are not numbers").format(
+                    layer=layer, head=head
+                ),
+                why=_("{count} of {total} cells are NaN or infinite").format(
+                    count=int(bad[0, head].sum()), total=bad[0, head].numel()
+                ),
+                fix=_("check the model's weights and its dtype: float16 overflows above 65504"),
+            )
+    return seen
+
+
+def row(weights: Tensor, question: Question) -> Tensor:
+    """Weights of the question's token on all others, (…, Tk); the mean over queries without one.
+
+    Args:
+        weights: (…, Tq, Tk).
+        question: whose position counts.
+
+    Example:
+        >>> from headwise.explain.question import Logit
+        >>> w = torch.tensor([[1.0, 0.0], [0.25, 0.75]])
+        >>> row(w, Question(Logit(0), 1)).tolist(), row(w, Question(Logit(0), None)).tolist()
+        ([0.25, 0.75], [0.625, 0.375])
+    """
+    found = weights.mean(-2) if question.position is None else weights[..., question.position, :]
+    return found.double()
+
+
+def shown_scores(cells: Tensor) -> Tensor:
+    """One map for people from (L, H, T): the last layer, the mean over its heads, (T,)."""
+    return cells[-1].mean(0)
