@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "headwise.cli.bench",
         N_("Measure Headwise: its speed, its conformance, its verdicts."),
     ),
+    "models": ("headwise.cli.models", N_("Real models: which there are; obtain one, remove one.")),
     "doctor": ("headwise.cli.doctor", N_("What a bug report needs: versions, CPU, languages.")),
 }
 """Module and short help of every subcommand; the module has a function ``command``."""
