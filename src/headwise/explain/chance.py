@@ -1,0 +1,311 @@
+"""What chance gives, and how sure one can be: shuffled orders, resampled tokens, many tests at once.
+
+Twice a mid-rank is an integer, so sums of products of ranks are exact in float64: orders that give
+the same agreement compare as equal, with no tolerance.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headwise.errors import UsageError
+from headwise.explain.ranks import BLOCK, centred, mismatch, pair, spearman
+from headwise.texts import translate as _
+
+EXACT_UP_TO = 7
+"""Tokens up to which all orders are tried: 7! = 5040."""
+BAND_FROM = math.factorial(EXACT_UP_TO)
+"""Orders from which the band of a null is read; p counts all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Null:
+    """What Spearman's correlation does when one side is shuffled.
+
+    Args:
+        p: (...), two-sided: the share of orders that agree or disagree at least as much as the
+            observed one, NaN where the correlation is undefined.
+        low: (...), lower end of the band that holds ``level`` of the shuffled correlations.
+        high: (...), upper end.
+        smallest_p: (...), the smallest p that these ties allow, whatever the order.
+        large_by_chance: (...), share of shuffled orders whose correlation is ``large`` or more in
+            either direction.
+        orders: how many orders were tried.
+        is_exact: every order was tried once.
+    """
+
+    p: Tensor
+    low: Tensor
+    high: Tensor
+    smallest_p: Tensor
+    large_by_chance: Tensor
+    orders: int
+    is_exact: bool
+
+
+def permutation_null(
+    x: Tensor,
+    y: Tensor,
+    *,
+    draws: int = 2000,
+    seed: int = 0,
+    level: float = 0.95,
+    large: float = 0.7,
+) -> Null:
+    """Spearman's correlation against shuffled orders of ``y``, two-sided.
+
+    Up to ``EXACT_UP_TO`` values every order is tried, and p is their share. Beyond, ``draws``
+    orders are drawn and p = (1 + as extreme) / (1 + drawn): the observed order counts as one of
+    them, so p is never 0 and the test keeps its level. All rows of ``x`` meet the same orders. The
+    band is read from the first ``BAND_FROM`` of them.
+
+    The null is that the values of ``y`` could stand in any order. Tokens of one sentence are not
+    fully exchangeable: two quantities that both fade with distance agree for that reason alone.
+
+    Args:
+        x: (..., n), finite.
+        y: (n,), finite.
+        draws: orders drawn where not all are tried.
+        seed: of the orders.
+        level: share of shuffled correlations that the band holds.
+        large: what ``large_by_chance`` counts.
+
+    Returns:
+        A ``Null`` with tensors of the leading shape of ``x``.
+
+    Raises:
+        ShapeError: if ``y`` isn't (n,).
+        TargetError: if a value is NaN or infinite.
+        UsageError: if ``draws`` is not positive or ``level`` is not between 0 and 1.
+
+    Source:
+        Phipson and Smyth 2010, "Permutation p-values should never be zero".
+
+    Example:
+        >>> up = torch.arange(4.0)
+        >>> round(permutation_null(up, up).p.item(), 4)  # 2 of 24 orders agree fully
+        0.0833
+    """
+    _check_draws(draws, level)
+    rows, y, lead = _rows(x, y)
+    a, b = centred(rows), centred(y)
+    n, m = len(y), len(rows)
+    norm = ((a * a).sum(-1) * (b * b).sum(-1)).sqrt()
+    observed = (a @ b).abs()
+    is_exact = n <= EXACT_UP_TO
+    extreme, big = a.new_zeros(m), a.new_zeros(m)
+    first: Tensor | None = None
+    count = 0
+    for orders in _orders(n, draws, seed, step=max(1, BLOCK // max(1, m, n))):
+        sums = a @ b[orders].T
+        extreme += (sums.abs() >= observed[:, None]).sum(-1)
+        big += (sums * sums >= (large * norm[:, None]) ** 2 * (1 - 1e-12)).sum(-1)
+        count += len(orders)
+        first = _joined(first, sums)
+    p = extreme / count if is_exact else (1 + extreme) / (1 + count)
+    low, high = _band(first, level) if first is not None else (norm, norm)
+    smallest = _smallest_p(rows, y)
+    if not is_exact:
+        smallest = smallest.clamp(min=1 / (1 + count))
+    nan = torch.where(norm > 0, 0.0, math.nan)
+    low, high = (low / norm).clamp(-1.0, 1.0), (high / norm).clamp(-1.0, 1.0)
+    results = (p, low, high, smallest, big / count)
+    p, low, high, smallest, big = ((r + nan).reshape(lead) for r in results)
+    return Null(p, low, high, smallest, big, count, is_exact)
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """Where the correlation may lie.
+
+    Args:
+        low: (...), NaN where the correlation of the whole data is undefined.
+        high: (...).
+        undefined: (...), share of the resamples in which one side was constant.
+    """
+
+    low: Tensor
+    high: Tensor
+    undefined: Tensor
+
+
+def bootstrap_interval(
+    x: Tensor, y: Tensor, *, resamples: int = 1000, seed: int = 0, level: float = 0.95
+) -> Interval:
+    """Percentile bootstrap of Spearman's correlation: tokens are drawn again, with repetition.
+
+    A resample in which one side is constant says nothing about agreement. It counts as -1 for the
+    lower end and as +1 for the upper end, so a list with one odd value gets the whole range
+    instead of a narrow interval from the resamples that happened to keep it.
+
+    Args:
+        x: (..., n), finite.
+        y: (n,), finite.
+        resamples: how many.
+        seed: of the draws; all rows of ``x`` meet the same ones.
+        level: coverage aimed at.
+
+    Returns:
+        An ``Interval`` with tensors of the leading shape of ``x``.
+
+    Raises:
+        ShapeError: if ``y`` isn't (n,).
+        TargetError: if a value is NaN or infinite.
+        UsageError: if ``resamples`` is not positive or ``level`` is not between 0 and 1.
+
+    Source:
+        Efron and Tibshirani 1993, *An Introduction to the Bootstrap*, chapter 13.
+
+    Example:
+        >>> up = torch.arange(20.0)
+        >>> one = bootstrap_interval(up, up)
+        >>> one.low.item(), one.high.item()
+        (1.0, 1.0)
+    """
+    _check_draws(resamples, level)
+    rows, y, lead = _rows(x, y)
+    n = len(y)
+    if n == 0:
+        nothing = rows.new_full(lead, math.nan)
+        return Interval(nothing, nothing, nothing)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(n, (resamples, n), generator=generator)
+    counts = torch.zeros(resamples, n, dtype=torch.float64)
+    counts.scatter_add_(1, drawn, torch.ones_like(counts))
+    ry = _resampled_ranks(counts, y)
+    sy = (counts * ry * ry).sum(-1)
+    edge = min(math.floor((1 - level) / 2 * resamples), (resamples - 1) // 2)
+    parts = []
+    for row in rows:
+        rx = _resampled_ranks(counts, row)
+        sx = (counts * rx * rx).sum(-1)
+        r = ((counts * rx * ry).sum(-1) / (sx * sy).sqrt()).clamp(-1.0, 1.0)
+        gone = r.isnan()
+        low = torch.where(gone, -1.0, r).sort().values[edge]
+        high = torch.where(gone, 1.0, r).sort().values[resamples - 1 - edge]
+        parts.append(torch.stack((low, high, gone.double().mean())))
+    table = torch.stack(parts, -1) if parts else rows.new_zeros(3, 0)
+    ends = table[:2] + torch.where(spearman(rows, y).isnan(), math.nan, 0.0)
+    low, high, undefined = (t.reshape(lead) for t in (*ends, table[2]))
+    return Interval(low, high, undefined)
+
+
+def benjamini_hochberg(p: Tensor) -> Tensor:
+    """Adjusted p of many tests: naming those at or below q as found keeps false finds below q.
+
+    Every p is adjusted together with all others of the tensor; NaN (no test) stays NaN and does
+    not count. Holds for independent tests, and for positively dependent ones as heads are.
+
+    Args:
+        p: (...), between 0 and 1.
+
+    Returns:
+        (...) float64, not smaller than ``p``.
+
+    Source:
+        Benjamini and Hochberg 1995, JRSS B 57(1); Benjamini and Yekutieli 2001 (dependence).
+
+    Example:
+        >>> benjamini_hochberg(torch.tensor([0.25, 0.125, 0.0625, 1.0])).tolist()
+        [0.3333333333333333, 0.25, 0.25, 1.0]
+    """
+    flat = p.detach().double().cpu().flatten()
+    tested = ~flat.isnan()
+    order = flat[tested].argsort(stable=True)
+    m = len(order)
+    scaled = flat[tested][order] * m / torch.arange(1, m + 1, dtype=torch.float64)
+    lowest = scaled.flip(0).cummin(0).values.flip(0) if m else scaled
+    adjusted = torch.empty_like(lowest)
+    adjusted[order] = lowest.clamp(max=1.0)
+    result = torch.full_like(flat, math.nan)
+    result[tested] = adjusted
+    return result.reshape(p.shape)
+
+
+# ------------------------------------------------------------------ steps of the above
+def _rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    if y.dim() != 1:
+        raise mismatch(x, y)
+    x, y = pair(x, y)
+    lead = x.shape[:-1]
+    return x.reshape(math.prod(lead), len(y)), y, lead
+
+
+def _check_draws(draws: int, level: float) -> None:
+    if draws < 1 or not 0.0 < level < 1.0:
+        raise UsageError(
+            _("{draws} draws at level {level} give no interval").format(draws=draws, level=level),
+            fix=_("at least 1 draw and a level between 0 and 1"),
+        )
+
+
+def _orders(n: int, draws: int, seed: int, *, step: int) -> Iterator[Tensor]:
+    """Blocks (at most ``step``, n) of orders: all of them, or ``draws`` random ones."""
+    if n <= EXACT_UP_TO:
+        every = list(itertools.permutations(range(n)))
+        yield from torch.tensor(every, dtype=torch.long).reshape(len(every), n).split(step)
+        return
+    generator = torch.Generator().manual_seed(seed)
+    for start in range(0, draws, step):
+        size = min(step, draws - start)
+        yield torch.rand(size, n, generator=generator, dtype=torch.float64).argsort(-1)
+
+
+def _joined(first: Tensor | None, sums: Tensor) -> Tensor:
+    """The first ``BAND_FROM`` columns seen so far."""
+    if first is None:
+        return sums[:, :BAND_FROM]
+    return torch.cat((first, sums[:, : max(0, BAND_FROM - first.shape[1])]), 1)
+
+
+def _band(sums: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    ordered = sums.sort(-1).values
+    edge = min(math.floor((1 - level) / 2 * sums.shape[1]), (sums.shape[1] - 1) // 2)
+    return ordered[:, edge], ordered[:, sums.shape[1] - 1 - edge]
+
+
+def _smallest_p(rows: Tensor, y: Tensor) -> Tensor:
+    """The share of orders that agree (or disagree) as far as ties let them.
+
+    The sum of products of ranks is extreme exactly when both sides are sorted alike or oppositely
+    (rearrangement inequality). The cells of the table of tie groups of x against those of y are
+    then fixed, and ``prod(groups of x)! · prod(groups of y)! / prod(cells)!`` orders give it.
+    """
+    n = len(y)
+    up = centred(y).sort().values
+    result = []
+    for row in rows:
+        sorted_row = centred(row).sort().values
+        ends = (up, up.flip(0))
+        sums = [abs(float(sorted_row @ end)) for end in ends]
+        most = max(sums)
+        share = 0.0
+        for end, total in zip(ends, sums, strict=True):
+            if total == most:
+                cells = torch.stack((sorted_row, end), -1)
+                ways = _log_ways(sorted_row) + _log_ways(end) - _log_ways(cells)
+                share += math.exp(ways - math.lgamma(n + 1))
+        result.append(min(share, 1.0))
+    return torch.tensor(result, dtype=torch.float64)
+
+
+def _log_ways(values: Tensor) -> float:
+    """Log of the number of ways to order each group of equal entries among themselves."""
+    sizes = torch.unique(values, dim=0, return_counts=True)[1] if len(values) else values
+    return float(torch.lgamma(sizes.double() + 1).sum())
+
+
+def _resampled_ranks(counts: Tensor, values: Tensor) -> Tensor:
+    """Twice the mid-ranks of (n,) inside every resample (S, n) of counts, minus their mean.
+
+    In float32, in which integers up to 2^24 are exact.
+    """
+    before = (values[None, :] < values[:, None]).float()
+    equal = (values[None, :] == values[:, None]).float()
+    return (counts.float() @ (2 * before + equal).T).double() - len(values)
