@@ -33,6 +33,7 @@ _HOME = {
     "Window": "headwise.masks",
     "attention": "headwise.attend",
     "explain_backend": "headwise.attend",
+    "swap": "headwise.integrations.swap",
     "trace": "headwise.verifier.api",
     "verify": "headwise.verifier.api",
 }
