@@ -76,14 +76,16 @@ def read_object(path: Path, *, kind: str, max_bytes: int = MAX_CONFIG_BYTES) -> 
     """
     try:
         with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
+            size = file.seek(0, 2)
+            file.seek(0)
+            content = file.read(min(size, max_bytes))  # a buffer of this size is made at once
     except OSError as error:
         raise damaged(path, kind=kind, why=str(error.strerror or error)) from error
-    if len(content) > max_bytes:
+    if size > max_bytes:
         raise damaged(
             path,
             kind=kind,
-            why=_("it is longer than {limit} bytes").format(limit=f"{max_bytes:,}"),
+            why=_("it has {size} bytes, and {limit} are read").format(size=size, limit=max_bytes),
         )
     return parse_object(content, path=path, kind=kind)
 

@@ -160,7 +160,9 @@ def _zipped_program(path: Path) -> bytes:
 
 def _bytes_of(path: Path) -> bytes:
     with path.open("rb") as file:
-        return file.read(MAX_PICKLE_BYTES)
+        size = file.seek(0, 2)
+        file.seek(0)
+        return file.read(min(size, MAX_PICKLE_BYTES))
 
 
 def _imports(path: Path, program: bytes) -> Iterator[str]:
