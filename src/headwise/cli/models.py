@@ -128,7 +128,7 @@ def _list(*, as_json: bool, check: bool) -> int:
         numeric=(2,),
     )
     place = _("a pulled model is a folder of its name in {folder}").format(folder=models_folder())
-    hint = _("headwise models pull NAME obtains one")
+    hint = _("headwise models pull NAME obtains one, or repairs a damaged one")
     blocks = (table, Text(place, "quiet"), Text(hint, "quiet"))
     title = _("Models that can be pulled")
     messages.show_document(Document(title, blocks, current_language()), sys.stdout)
