@@ -1,4 +1,4 @@
-"""What chance gives, and how sure one can be: shuffled orders, resampled tokens, many tests at once.
+"""What chance gives, and how sure one can be: shuffled orders, resampled tokens, many tests.
 
 Twice a mid-rank is an integer, so sums of products of ranks are exact in float64: orders that give
 the same agreement compare as equal, with no tolerance.
@@ -180,7 +180,7 @@ def bootstrap_interval(
     counts.scatter_add_(1, drawn, torch.ones_like(counts))
     ry = _resampled_ranks(counts, y)
     sy = (counts * ry * ry).sum(-1)
-    edge = min(math.floor((1 - level) / 2 * resamples), (resamples - 1) // 2)
+    edge = left_out(resamples, level)
     parts = []
     for row in rows:
         rx = _resampled_ranks(counts, row)
@@ -228,6 +228,17 @@ def benjamini_hochberg(p: Tensor) -> Tensor:
     return result.reshape(p.shape)
 
 
+def left_out(draws: int, level: float) -> int:
+    """How many draws a band of this level leaves out on each side; it errs outwards.
+
+    Example:
+        >>> left_out(200, 0.9), left_out(19, 0.9), left_out(1, 0.5)
+        (10, 0, 0)
+    """
+    # (1 - 0.9) / 2 is not quite 0.05
+    return min(math.floor((1 - level) / 2 * draws + 1e-9), (draws - 1) // 2)
+
+
 # ------------------------------------------------------------------ steps of the above
 def _rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     if y.dim() != 1:
@@ -265,8 +276,7 @@ def _joined(first: Tensor | None, sums: Tensor) -> Tensor:
 
 
 def _band(sums: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    ordered = sums.sort(-1).values
-    edge = min(math.floor((1 - level) / 2 * sums.shape[1]), (sums.shape[1] - 1) // 2)
+    ordered, edge = sums.sort(-1).values, left_out(sums.shape[1], level)
     return ordered[:, edge], ordered[:, sums.shape[1] - 1 - edge]
 
 
@@ -277,28 +287,28 @@ def _smallest_p(rows: Tensor, y: Tensor) -> Tensor:
     (rearrangement inequality). The cells of the table of tie groups of x against those of y are
     then fixed, and ``prod(groups of x)! · prod(groups of y)! / prod(cells)!`` orders give it.
     """
-    n = len(y)
-    up = centred(y).sort().values
-    result = []
-    for row in rows:
-        sorted_row = centred(row).sort().values
-        ends = (up, up.flip(0))
-        sums = [abs(float(sorted_row @ end)) for end in ends]
-        most = max(sums)
-        share = 0.0
-        for end, total in zip(ends, sums, strict=True):
-            if total == most:
-                cells = torch.stack((sorted_row, end), -1)
-                ways = _log_ways(sorted_row) + _log_ways(end) - _log_ways(cells)
-                share += math.exp(ways - math.lgamma(n + 1))
-        result.append(min(share, 1.0))
-    return torch.tensor(result, dtype=torch.float64)
+    ordered, up = centred(rows).sort(-1).values, centred(y).sort().values
+    ends = torch.stack((up, up.flip(0)))
+    sums = (ordered @ ends.T).abs()  # (M, 2)
+    tied_x = _tied(ordered)[:, None]
+    tied_y = _tied(ends)
+    ways = _log_ways(tied_x) + _log_ways(tied_y) - _log_ways(tied_x & tied_y)
+    share = (ways - math.lgamma(len(y) + 1)).exp()
+    return torch.where(sums == sums.amax(-1, keepdim=True), share, 0.0).sum(-1).clamp(max=1.0)
 
 
-def _log_ways(values: Tensor) -> float:
-    """Log of the number of ways to order each group of equal entries among themselves."""
-    sizes = torch.unique(values, dim=0, return_counts=True)[1] if len(values) else values
-    return float(torch.lgamma(sizes.double() + 1).sum())
+def _tied(ordered: Tensor) -> Tensor:
+    """(..., n) bool: equal to the one before it."""
+    tied = torch.zeros(ordered.shape, dtype=torch.bool)
+    tied[..., 1:] = ordered[..., 1:] == ordered[..., :-1]
+    return tied
+
+
+def _log_ways(tied: Tensor) -> Tensor:
+    """Log of the product of the factorials of the sizes of the groups, (...)."""
+    place = torch.arange(tied.shape[-1]).expand(tied.shape)
+    first = torch.where(tied, 0, place).cummax(-1).values
+    return (place - first + 1).double().log().sum(-1)
 
 
 def _resampled_ranks(counts: Tensor, values: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ShapeError, TargetError, UsageError
+from headwise.explain.chance import left_out
 from headwise.explain.ranks import finite
 from headwise.explain.verdicts import RULES
 from headwise.texts import mark as N_
@@ -329,9 +330,8 @@ def _area(values: Tensor, share: Tensor) -> Tensor:
 
 
 def _band(values: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """The ends of the band over the orders, (R, P) to (P,) twice; errs outwards."""
-    ordered = values.sort(0).values
-    edge = min(math.floor((1 - level) / 2 * len(values)), (len(values) - 1) // 2)
+    """The ends of the band over the orders, (R, P) to (P,) twice."""
+    ordered, edge = values.sort(0).values, left_out(len(values), level)
     return ordered[edge], ordered[len(values) - 1 - edge]
 
 

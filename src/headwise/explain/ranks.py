@@ -32,7 +32,7 @@ def finite(values: Tensor) -> Tensor:
           why    only finite numbers have an order
           fix    look for NaN or overflow in the weights of the model
     """
-    values = values.detach().double().cpu()
+    values = values.detach().double().cpu().contiguous()
     bad = ~values.isfinite()
     if bad.any():
         place = tuple(int(i) for i in bad.nonzero()[0])
