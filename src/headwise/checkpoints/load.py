@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from headwise.checkpoints.dtypes import DTYPES
 from headwise.checkpoints.families import FAMILIES
@@ -180,7 +181,7 @@ def save(
     if kind == "safetensors":
         from headwise.checkpoints.safetensors_files import write_safetensors
 
-        write_safetensors(path, tensors, fields, shard_bytes=shard_bytes)
+        write_safetensors(Path(path), tensors, fields, shard_bytes=shard_bytes)
         return
     import json
 
@@ -273,13 +274,28 @@ def _spec(source: TensorSource, family: Family, fields: Mapping[str, Any]) -> St
 def _empty(source: TensorSource, spec: StackSpec) -> Stack:
     """A stack without memory for its parameters."""
     try:
-        return Stack(spec, device="meta")
+        with _NoDraws():
+            return Stack(spec, device="meta")
     except (ArithmeticError, RuntimeError, ValueError) as error:
         raise UsageError(
             _("no model can have the sizes of the configuration"),
             where=str(source.path),
             why=str(error).partition("\n")[0],
         ) from error
+
+
+class _NoDraws(TorchFunctionMode):
+    """Inside, no random numbers are drawn: without memory there is nothing to fill.
+
+    To draw none takes torch seconds otherwise, the first time: it loads its compiler.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "xavier_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def _stored_dtype(source: TensorSource, layout: Layout) -> torch.dtype:

@@ -22,6 +22,7 @@ from torch import Tensor
 from headwise.checkpoints.stack import Stack
 from headwise.errors import UsageError
 from headwise.spec import Pairs
+from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
 TEXT = (
@@ -51,7 +52,7 @@ class Pairing:
 
     pairs: Pairs
     rule: Pairs
-    losses: Mapping[str, float] | None = None
+    losses: Mapping[Pairs, float] | None = None
     tokens: int = 0
     errors: float = 0.0
     why: str = ""
@@ -86,8 +87,6 @@ def decide(
     Raises:
         UsageError: if the weights predict the text, but not clearly better one way.
     """
-    from headwise.texts import mark as N_
-
     vocabulary = metadata.get("tokenizer.ggml.tokens")
     ids = None if vocabulary is None else spell(TEXT, vocabulary)
     if ids is None:
