@@ -27,7 +27,7 @@ _ROTARY = {
     "max_position_embeddings": 64,
     "rope_theta": 500.0,
 }
-_LLAMA3 = {
+LLAMA3 = {
     "rope_type": "llama3",
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -57,7 +57,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         _ROTARY | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     ),
     "llama-linear": ("Llama", _ROTARY | {"rope_scaling": {"rope_type": "linear", "factor": 3.0}}),
-    "llama-3": ("Llama", _ROTARY | {"rope_scaling": _LLAMA3}),
+    "llama-3": ("Llama", _ROTARY | {"rope_scaling": LLAMA3}),
     "mistral": ("Mistral", _ROTARY | {"sliding_window": 5}),
     "qwen2": ("Qwen2", _QWEN),
     "qwen2-window": (

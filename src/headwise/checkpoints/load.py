@@ -325,7 +325,7 @@ _FILE_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 32}
 
 
 def _save_gguf(model: Model, family: Family, state: Mapping[str, Tensor], path: Path) -> None:
-    from headwise.checkpoints.gguf_writing import write_gguf
+    from headwise.checkpoints.gguf_files import write_gguf
 
     gguf = family.gguf
     if gguf is None:
