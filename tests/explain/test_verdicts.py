@@ -1,0 +1,104 @@
+"""Every rule of the verdicts, at its bound and on both sides of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headwise.explain import verdicts
+from headwise.explain.verdicts import (
+    RULES,
+    WORDS,
+    Code,
+    Evidence,
+    Rules,
+    Verdict,
+    decide,
+    nothing_to_rank,
+)
+
+STRONG = Evidence(
+    n=40, spearman=0.8, p=0.001, interval=(0.6, 0.9), smallest_p=0.0001, large_by_chance=0.0
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, Code.STRONG),
+        ({"spearman": 0.7}, Code.STRONG),
+        ({"spearman": 0.69}, Code.MODERATE),
+        ({"interval": (0.41, 0.9)}, Code.STRONG),
+        ({"interval": (0.4, 0.9)}, Code.MODERATE),
+        ({"interval": (0.0, 0.9)}, Code.WEAK),
+        ({"spearman": 0.4, "interval": (0.01, 0.6)}, Code.MODERATE),
+        ({"spearman": 0.39, "interval": (0.2, 0.6)}, Code.WEAK),
+        ({"spearman": -0.3, "interval": (-0.6, -0.1)}, Code.OPPOSITE),
+        ({"p": 0.05}, Code.STRONG),
+        ({"p": 0.051}, Code.TOO_LITTLE),
+        ({"p": 0.051, "spearman": 0.2, "interval": (-0.1, 0.69)}, Code.CHANCE),
+        ({"p": 0.051, "spearman": 0.2, "interval": (-0.1, 0.7)}, Code.TOO_LITTLE),
+        ({"p": 0.6, "spearman": -0.2, "interval": (-0.9, 0.3)}, Code.CHANCE),
+        ({"large_by_chance": 0.05}, Code.STRONG),
+        ({"large_by_chance": 0.051}, Code.TOO_LITTLE),
+        ({"smallest_p": 0.05, "p": 0.05}, Code.STRONG),
+        ({"smallest_p": 0.051, "p": 0.051}, Code.TOO_LITTLE),
+    ],
+)
+def test_rules_at_their_bounds(changes: dict[str, object], code: Code) -> None:
+    assert decide(replace(STRONG, **changes)).code is code  # type: ignore[arg-type]
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.floats(-1, 1), st.floats(0.0001, 1), st.floats(0, 1), st.floats(0, 1), st.floats(0, 0.2))
+def test_agreement_is_never_named_without_a_small_p(
+    rho: float, p: float, down: float, up: float, by_chance: float
+) -> None:
+    low, high = max(-1.0, rho - down), min(1.0, rho + up)
+    code = decide(Evidence(30, rho, p, (low, high), 0.0001, by_chance)).code
+    if p > RULES.alpha or by_chance > RULES.alpha:
+        assert code in (Code.CHANCE, Code.TOO_LITTLE)
+    else:
+        assert code in (Code.WEAK, Code.MODERATE, Code.STRONG, Code.OPPOSITE)
+        assert (code is Code.OPPOSITE) == (rho < 0)
+
+
+def test_whether_data_could_tell_does_not_look_at_the_result() -> None:
+    """Rule 2 comes before the result: the best possible agreement changes nothing."""
+    best = replace(STRONG, spearman=1.0, p=0.0001, interval=(1.0, 1.0), large_by_chance=0.06)
+    assert decide(best).code is Code.TOO_LITTLE
+    assert decide(best, Rules(alpha=0.06)).code is Code.STRONG
+
+
+def test_words_hold_the_numbers() -> None:
+    assert decide(STRONG).words.startswith("agrees strongly with interventions")
+    assert decide(replace(STRONG, p=0.3, interval=(-0.2, 0.5))).words == (
+        "agrees with interventions no better than chance: do not use it"
+    )
+    assert (
+        "up to 0.83, does not rule out"
+        in decide(replace(STRONG, p=0.3, interval=(-0.2, 0.83))).words
+    )
+    ties = decide(replace(STRONG, n=11, smallest_p=0.1818, p=0.1818)).words
+    assert "with 11 tokens" in ties
+    assert "p = 0.18" in ties
+    chance = decide(replace(STRONG, n=8, large_by_chance=0.058)).words
+    assert "with 8 tokens, chance agrees or disagrees strongly in 6% of all" in chance
+
+
+def test_nothing_to_rank() -> None:
+    assert nothing_to_rank(n=9, has_order=False).words.startswith("gives all 9 tokens the same")
+    assert "have no effects that differ" in nothing_to_rank(n=9, has_order=True).words
+    assert "2 is the least" in nothing_to_rank(n=1, has_order=False).words
+    assert {nothing_to_rank(n=n, has_order=False).code for n in (0, 1, 9)} == {Code.TOO_LITTLE}
+
+
+def test_every_code_has_words() -> None:
+    assert set(WORDS) | {Code.TOO_LITTLE} == set(Code)
+    assert len(set(WORDS.values())) == len(WORDS)
+    for text in (getattr(verdicts, name) for name in ("NO_SMALL_P", "STRONG_BY_CHANCE", "WIDE")):
+        assert text.startswith("too little data")
+    assert Verdict(Code.WEAK, WORDS[Code.WEAK]).words == WORDS[Code.WEAK]
