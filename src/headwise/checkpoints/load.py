@@ -336,6 +336,7 @@ def _save_gguf(model: Model, family: Family, state: Mapping[str, Tensor], path: 
         )
     own = model.format == "gguf"
     metadata = dict(model.config) if own else gguf.metadata(model.spec)
+    metadata = {key: value for key, value in metadata.items() if value != []}  # have no type
     dtype = model.stack.tokens.weight.dtype
     if dtype in _FILE_TYPES:
         metadata["general.file_type"] = _FILE_TYPES[dtype]
