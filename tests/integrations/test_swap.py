@@ -251,6 +251,29 @@ def test_a_prompt_in_two_chunks():
     assert compare(again, want, allowed=allowance(want, torch.float64)).passed
 
 
+def test_a_cache_that_takes_its_arguments_as_one_dictionary():
+    """As in the first versions of transformers 5; a static cache needs the places of the tokens."""
+
+    class Cache:
+        def update(self, key, value, layer_idx, cache_kwargs=None):
+            self.seen = (layer_idx, cache_kwargs["cache_position"].tolist(), *cache_kwargs)
+            return key, value
+
+    model, cache = model_of("llama"), Cache()
+    swap(model)
+    vars(model.model.layers[1].self_attn)["older_cache"] = True
+    ours, x = model.model.layers[1].self_attn, torch.ones(1, 3, 48, dtype=torch.float64)
+    tables = torch.ones(1, 3, 12, dtype=torch.float64), torch.zeros(1, 3, 12, dtype=torch.float64)
+    ours(
+        hidden_states=x,
+        position_embeddings=tables,
+        attention_mask=None,
+        past_key_values=cache,
+        cache_position=torch.arange(3),
+    )
+    assert cache.seen == (1, [0, 1, 2], "sin", "cos", "cache_position")
+
+
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_decoders_with_cross_attention_keep_that_part(family):
     changes = {"add_cross_attention": True}
@@ -269,6 +292,17 @@ def test_decoders_with_cross_attention_keep_that_part(family):
     reasons = {one.why for one in record.kept}
     assert len(reasons) == 1
     assert "cross attention" in reasons.pop() or family == "bert"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
+def test_a_swapped_model_compiles_to_one_graph(family):
+    model, batch = model_of(family), batch_of()
+    swap(model)
+    with torch.no_grad():
+        want = model(**batch).logits
+        got = torch.compile(model, backend="eager", fullgraph=True)(**batch).logits
+    assert compare(got, want, allowed=allowance(want, torch.float64)).passed
 
 
 # -- nothing is copied, and everything comes back -----------------------------------------------
@@ -439,7 +473,7 @@ def test_dropout_acts_in_training_with_the_models_own_probability():
 # -- what is left alone, and what is refused ----------------------------------------------------
 
 
-def test_reasons_for_leaving_a_module_alone():
+def test_reasons_for_leaving_a_module_alone(monkeypatch):
     def why(model):
         with pytest.raises(UsageError, match="no attention to swap") as error:
             swap(model)
@@ -467,6 +501,9 @@ def test_reasons_for_leaving_a_module_alone():
             self.q_proj = nn.Linear(2, 2)
 
     assert "not from transformers.models.llama" in why(nn.Sequential(LlamaAttention()))
+    model = model_of("llama")
+    monkeypatch.setattr("transformers.__version__", "4.57.1")
+    assert "transformers 4.57.1 calls its layers in another way, 5" in why(model)
 
 
 def test_one_layer_may_be_left_alone():
@@ -489,7 +526,7 @@ def test_arguments_that_mean_nothing_here_are_refused():
     x = torch.zeros(1, 3, 48, dtype=torch.float64)
     with pytest.raises(UsageError, match="another sequence to look at"):
         ours(x, encoder_hidden_states=x)
-    with pytest.raises(UsageError, match="a bias by position"):
+    with pytest.raises(UsageError, match="was given position_bias"):
         ours(x, position_bias=x)
     with pytest.raises(UsageError, match=r"attention_mask is \(1, 3\)"):
         ours(x, attention_mask=torch.ones(1, 3))

@@ -34,6 +34,9 @@ KINDS: Mapping[str, str] = {
 IMPLEMENTATIONS = ("eager", "sdpa", "headwise")
 """Values of ``attn_implementation`` under which a model makes masks that are read here."""
 
+OLDEST = 5
+"""The oldest version of transformers: eager GPT-2 and BERT of version 4 hide by other means."""
+
 
 @dataclass(frozen=True)
 class Swapped:
@@ -237,6 +240,12 @@ def _why_not(part: nn.Module) -> str:
         return _("its class comes from {module}, not from {home}").format(
             module=kind.__module__, home=home.removesuffix(".")
         )
+    import transformers
+
+    if int(transformers.__version__.partition(".")[0]) < OLDEST:
+        return _(
+            "transformers {version} calls its layers in another way, {oldest} is needed"
+        ).format(version=transformers.__version__, oldest=OLDEST)
     if getattr(part, "is_cross_attention", False):
         return _("it is cross attention, whose keys come from another sequence")
     if "forward" in vars(part):

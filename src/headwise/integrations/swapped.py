@@ -23,6 +23,7 @@ Source: ``sdpa_attention_forward`` and ``eager_attention_forward`` of transforme
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, cast
 
 import torch
@@ -38,7 +39,7 @@ from headwise.masks import Causal, Custom, Mask
 from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 
-CACHE_NAMES = ("cache", "past_key_values", "past_key_value")
+CACHE_NAMES = ("cache", "past_key_values")
 """What the cache is called, newest version first."""
 
 
@@ -146,7 +147,12 @@ class SwappedAttention(nn.Module):
         cache = next((given[n] for n in CACHE_NAMES if given.get(n) is not None), None)
         if cache is not None:
             own = getattr(cache, "self_attention_cache", cache)  # beside one of cross attention
-            k, v = own.update(k, v, self.layer_idx, kwargs=kwargs)
+            if vars(self)["older_cache"]:
+                cos, sin = (None, None) if tables is None else tables
+                place = {"sin": sin, "cos": cos, "cache_position": given.get("cache_position")}
+                k, v = own.update(k, v, self.layer_idx, place)
+            else:
+                k, v = own.update(k, v, self.layer_idx, kwargs=kwargs)
         eager = self.config._attn_implementation == "eager"  # noqa: SLF001 - its public name
         mask, bias, k, v = self._mask(given, q, k, v, eager)
         found = attention(
@@ -182,7 +188,8 @@ class SwappedAttention(nn.Module):
         q_len, kv_len = q.shape[2], k.shape[2]
         if table is None:
             causal = given.get("is_causal")
-            causal = getattr(self, "is_causal", True) if causal is None else causal
+            if causal is None:
+                causal = getattr(self, "is_causal", self.attention.spec.is_causal)
             if eager or not causal or q_len == 1:
                 return None, None, k, v
             # With an empty static cache there are more keys than queries: the rest is not yet
@@ -211,13 +218,14 @@ class SwappedAttention(nn.Module):
                 why=_("self attention is what was swapped"),
                 fix="swap.undo()",
             )
-        if given.get("position_bias") is not None:
-            raise UsageError(
-                _("{name} was given a bias by position").format(name=name),
-                where=f"{name}(position_bias)",
-                why=_("none of the families that are swapped has one"),
-                fix="swap.undo()",
-            )
+        for argument in ("position_bias", "head_mask"):
+            if given.get(argument) is not None:
+                raise UsageError(
+                    _("{name} was given {argument}").format(name=name, argument=argument),
+                    where=f"{name}({argument})",
+                    why=_("none of the families that are swapped makes one by itself"),
+                    fix="swap.undo()",
+                )
         if table is not None and not (isinstance(table, Tensor) and table.ndim == 4):
             shape = tuple(table.shape) if isinstance(table, Tensor) else type(table).__name__
             raise UsageError(
@@ -266,6 +274,7 @@ def adapt(
     made.__dict__["attention"] = layer.train(original.training)
     made.__dict__["packed"] = Borrowed(made, roles["qkv"]) if "qkv" in roles else None
     made.__dict__["argument_names"] = _argument_names(type(original))  # type: ignore[arg-type]
+    made.__dict__["older_cache"] = _older_cache()
     return made
 
 
@@ -283,9 +292,14 @@ def _empty(original: type[nn.Module]) -> SwappedAttention:
     return kind.__new__(kind)
 
 
+def _older_cache() -> bool:
+    """Whether caches take further arguments as one dictionary, as in the first versions of 5."""
+    from transformers.cache_utils import Cache
+
+    return "cache_kwargs" in inspect.signature(Cache.update).parameters
+
+
 @functools.cache
 def _argument_names(original: Any) -> tuple[str, ...]:
     """Names of the arguments after the hidden states, for those that come by their place."""
-    import inspect
-
     return tuple(inspect.signature(original.forward).parameters)[2:]
