@@ -92,7 +92,7 @@ def typical_largest(keys: Tensor) -> Tensor:
 
     Example:
         >>> [round(w, 2) for w in typical_largest(torch.tensor([1, 2, 8, 64, 512])).tolist()]
-        [1.0, 0.69, 0.33, 0.1, 0.02]
+        [1.0, 0.7, 0.33, 0.1, 0.02]
     """
     n = keys.double()
     below = 0.5 ** (1.0 / n)
