@@ -32,9 +32,9 @@ HOSTILE = (
     " ",
     "  two  ",
     "",
-    "\ud800",
     "\udfff tail",
     "\u200b",
+    "\ud800",
     "\ufeff",
     "\u00a0",
     "שלום",
@@ -91,7 +91,7 @@ def payload(
         "weights": (row.mean((0, 1)), False, "raw weights, mean of all heads"),
         "rollout": (rollout(weights, position), False, "rollout"),
         "gradient-input": (effect + draw.normal(size=count) * 0.4, True, "gradient × input"),
-        "integrated": (-effect + draw.normal(size=count) * 0.2, True, "integrated gradients"),
+        "integrated": (effect + draw.normal(size=count) * 0.2, True, "integrated gradients"),
     }
     replaced = effect * 0.8 + draw.normal(size=count) * 0.1
     chosen = [(layer, head) for layer in range(layers) for head in range(heads)][:kept]
@@ -262,16 +262,16 @@ def sign_errors(maps: Any, effect: Any) -> list[dict[str, Any]]:
     found = []
     for name, (scores, signed, _) in maps.items():
         share = np.abs(scores) / np.abs(scores).sum()
-        for token in np.argsort(-share)[:3]:
-            if not signed and effect[token] < 0:
-                found.append(
-                    {
-                        "map": name,
-                        "token": int(token),
-                        "share": float(share[token]),
-                        "effect": float(effect[token]),
-                    }
-                )
+        found += [
+            {
+                "map": name,
+                "token": int(token),
+                "share": float(share[token]),
+                "effect": float(effect[token]),
+            }
+            for token in np.argsort(-share)[:3]
+            if not signed and effect[token] < 0
+        ]
     return found
 
 

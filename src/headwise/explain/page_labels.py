@@ -36,8 +36,10 @@ LABELS: Mapping[str, str] = {
     # tokens
     "tokens.title": N_("The text"),
     "tokens.help": N_(
-        "Choose a token to see what becomes of the value without it. Arrow keys move between tokens."
+        "Choose a token to see what becomes of the value without it. Arrow keys move between "
+        "tokens."
     ),
+    "tokens.help.plain": N_("Choose a token to read its numbers. Arrow keys move between tokens."),
     "tokens.none": N_("There are no tokens in this file."),
     "tokens.numbers": N_("numbers below the tokens"),
     "token.empty": N_("(empty)"),
@@ -62,10 +64,8 @@ LABELS: Mapping[str, str] = {
     "rank": N_("{rank} of {total}"),
     # columns
     "column.token": N_("token"),
-    "column.logit.before": N_("logit before"),
-    "column.probability.before": N_("probability before"),
-    "column.logit.after": N_("logit after"),
-    "column.probability.after": N_("probability after"),
+    "column.before": N_("with: probability, logit"),
+    "column.after": N_("without: probability, logit"),
     "column.change": N_("change of the logit"),
     "column.map": N_("map"),
     "column.score": N_("score"),
@@ -94,7 +94,6 @@ LABELS: Mapping[str, str] = {
         "Nothing was taken away on this text, so there is no measure of how far these maps may be "
         "believed."
     ),
-    "maps.none": N_("There are no maps in this file."),
     "maps.drawing": N_(
         "The line runs from -1 to 1. Grey: what shuffled scores give. Thick: interval of the "
         "agreement. Dot: the agreement."
@@ -176,7 +175,8 @@ LABELS: Mapping[str, str] = {
     "lines.reads": N_("{token} ({index}) reads {list}"),
     "lines.read.by": N_("{token} ({index}) is read by {list}"),
     "lines.count": N_(
-        "{shown} of {total} weights above zero are drawn; they hold {share} of the attention shown"
+        "{shown} of {total} weights above zero are drawn; they hold {share} of their sum. "
+        "The darkest line is {top}."
     ),
     "matrix.help": N_(
         "Query down, key across. Arrow keys move, + and - zoom, drag moves a zoomed picture."

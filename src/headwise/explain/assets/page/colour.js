@@ -7,8 +7,10 @@ function shade(node, value, top, strongest = 0.6) {
     node.classList.remove("minus");
     return;
   }
-  const alpha = (Math.min(Math.abs(value) / top, 1) * strongest).toFixed(3);
+  const share = Math.min(Math.abs(value) / top, 1);
+  const alpha = (share * strongest).toFixed(3);
   node.style.backgroundColor = `rgba(var(--${value < 0 ? "minus" : "plus"}), ${alpha})`;
+  node.style.setProperty("--hatch", (0.1 + 0.6 * share).toFixed(3));
   node.classList.toggle("minus", value < 0);
 }
 

@@ -34,7 +34,7 @@ function num(value, digits = 3) {
 }
 
 const signed = (value, digits = 3) => (value > 0 ? "+" : "") + num(value, digits);
-const two = (value) => (isNumber(value) ? value.toFixed(2) : "·");
+const two = (value) => (isNumber(value) ? value.toFixed(2).replace(/^-(0\.00)$/, "$1") : "·");
 const percent = (value) => (isNumber(value) ? num(value * 100) + "%" : "·");
 const largest = (values) => values.reduce((top, v) => (isNumber(v) ? Math.max(top, Math.abs(v)) : top), 0);
 
@@ -58,12 +58,13 @@ const svg = (tag, attributes = {}, ...children) =>
 function table(caption, columns, rows, { numeric = [], heads = true } = {}) {
   const cell = (tag, content, index, scope) =>
     el(tag, { class: numeric.includes(index) ? "number" : null, scope }, content);
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {},
-      el("caption", {}, caption),
+  // The caption stands outside, so that it does not scroll away with a wide table.
+  return el("div", {}, el("p", { class: "caption", "aria-hidden": "true" }, caption), el("div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    el("table", { "aria-label": caption },
       el("thead", {}, el("tr", {}, columns.map((text, i) => cell("th", text, i, "col")))),
       el("tbody", {}, rows.map((row) => el("tr", {},
-        row.map((content, i) => (heads && i === 0 ? cell("th", content, i, "row") : cell("td", content, i))))))));
+        row.map((content, i) => (heads && i === 0 ? cell("th", content, i, "row") : cell("td", content, i)))))))));
 }
 
 // Long tables are made when somebody opens them.

@@ -5,12 +5,14 @@
 
 const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\p{Default_Ignorable_Code_Point}\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000\u2800]/u;
 const PICTURE = /[\p{Extended_Pictographic}\p{Emoji_Modifier}\ufe0f]/u;
-const SYMBOLS = { "\n": "↵", "\t": "⇥", "\u007f": "␡" };
+const SYMBOLS = { "\n": "↵", "\t": "⇥", "\u007f": "DEL" };
+const CONTROLS = ("NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB "
+  + "CAN EM SUB ESC FS GS RS US").split(" ");
 
 function symbol(character) {
   const code = character.codePointAt(0);
   if (SYMBOLS[character]) return SYMBOLS[character];
-  if (code < 32) return String.fromCodePoint(0x2400 + code);
+  if (code < 32) return CONTROLS[code];
   return "U+" + code.toString(16).toUpperCase().padStart(4, "0");
 }
 

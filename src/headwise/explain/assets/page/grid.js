@@ -71,7 +71,7 @@ function buildGrid(body) {
     body.append(segments(t("grid.show"), "show", names.map((name) => [name, t(`show.${name}`)]), state.show, (show) => set({ show })));
   }
   const legend = el("div", { class: "legend" });
-  body.append(legend, el("div", { class: "scroll" }, grid), readout, patternKey());
+  body.append(legend, readout, el("div", { class: "scroll" }, grid), patternKey());
   watch(["show", "theme"], () => paintGrid(cells, legend));
   watch(["head"], () => cells.forEach(({ node, layer, h }) => {
     const isChosen = String([layer, h]) === String(state.head);
@@ -114,7 +114,7 @@ function paintGrid(cells, legend) {
   if (isAgreement) legend.append(el("span", { class: "quiet" }, chanceLine()));
 }
 
-const short = (value) => (Math.abs(value) >= 10 ? String(Math.round(value)) : Math.abs(value) >= 1 ? value.toFixed(1) : value.toFixed(2));
+const short = (value) => (Math.abs(value) >= 10 ? String(Math.round(value)) : Math.abs(value) >= 1 ? value.toFixed(1) : two(value));
 
 // With hundreds of heads some agree by luck: how many do, and how many luck alone gives.
 function chanceLine() {

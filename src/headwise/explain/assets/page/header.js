@@ -54,6 +54,7 @@ function buildHeader() {
     const map = mapNamed(state.map);
     const entry = trustOf(state.map);
     verdictLine.replaceChildren();
+    verdictLine.hidden = !map;
     if (!map) return;
     verdictLine.append(el("span", { class: "quiet" }, words(map.label), " "));
     if (map.measured) verdictLine.append(t("verdict.measured"));

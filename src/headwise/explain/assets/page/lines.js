@@ -43,7 +43,7 @@ function showLines(holder, matrix) {
   function mark(node, whole, isChosen) {
     node.querySelector(".number").textContent = whole === null ? "" : exact(whole);
     shade(node, whole === null ? null : weight(whole), 1, 0.6);
-    node.classList.toggle("chosen", isChosen);
+    node.classList.toggle("lit", isChosen);
   }
 
   function summary(query, chosenKey, at) {
@@ -70,14 +70,17 @@ function showLines(holder, matrix) {
     const isOne = query !== null || chosenKey !== null;
     const drawn = found.filter(([, , whole]) => isOne || weight(whole) >= SMALLEST).sort((a, b) => b[2] - a[2]).slice(0, MOST_LINES);
     const held = drawn.reduce((sum, [, , whole]) => sum + whole, 0);
-    canvas.replaceChildren(...drawn.reverse().map(([q, k, whole]) => thread(q, k, whole)));
-    count.textContent = t("lines.count", { shown: drawn.length, total: found.length, share: total ? percent(held / total) : "0%" });
+    const top = drawn.length ? drawn[0][2] : 0;
+    canvas.replaceChildren(...drawn.reverse().map(([q, k, whole]) => thread(q, k, whole, top)));
+    count.textContent = t("lines.count", {
+      shown: drawn.length, total: found.length, share: total ? percent(held / total) : "0%", top: exact(top),
+    });
   }
 
-  function thread(q, k, whole) {
+  function thread(q, k, whole, most) {
     const [top, bottom] = [(q + 0.5) * STEP, (k + 0.5) * STEP];
     const shape = `M0 ${top}C${GAP / 2} ${top} ${GAP / 2} ${bottom} ${GAP} ${bottom}`;
-    const share = weight(whole);
+    const share = whole / most;
     const line = svg("path", { d: shape, class: "thread", "stroke-width": (1 + 3 * share).toFixed(2), "stroke-opacity": Math.max(0.04, share).toFixed(3) });
     const hit = svg("path", { d: shape, class: "thread-hit" });
     return svg("g", {

@@ -39,12 +39,12 @@ function build() {
   }); // first, because pictures are painted in its colours
   guarded(buildHeader);
   section("tokens", t("tokens.title"), buildTokens);
-  section("maps", t("maps.title"), buildMaps);
+  if (choices.length) section("maps", t("maps.title"), buildMaps);
   if (trust && trust.curves && trust.curves.length) section("curves", t("curves.title"), buildCurves);
   if (numLayers && numHeads && Object.keys(shows).length) {
     section("heads", t("heads.title"), (body) => {
       const [left, right] = [el("div", { class: "grid-side" }), el("div", { class: "head-side" })];
-      body.append(el("div", { class: "sides" }, left, right));
+      body.append(el("div", { class: numHeads > 16 ? "sides stacked" : "sides" }, left, right));
       buildGrid(left);
       if (kept.length || rows) buildHead(right);
       else right.remove();

@@ -38,10 +38,6 @@ function agreementNumbers(entry) {
 }
 
 function buildMaps(body) {
-  if (!choices.length) {
-    body.append(el("p", { class: "quiet" }, t("maps.none")));
-    return;
-  }
   body.append(el("p", { class: "quiet" }, t(trust ? "maps.help" : "maps.untested")));
   const inputs = [];
   const list = el("fieldset", { class: "maps" }, el("legend", { class: "hidden" }, t("maps.title")));

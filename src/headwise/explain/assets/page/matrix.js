@@ -27,15 +27,13 @@ function showMatrix(holder, matrix) {
     const labels = Math.min(width * 0.28, 110);
     const room = width - labels - 2;
     const whole = Math.min(room, Math.max(240, Math.min(window.innerHeight * 0.75, 640)));
-    const fit = Math.min(whole / numTokens, 34);
-    const side = Math.min(whole, fit * numTokens);
-    return { width: labels + Math.max(side, Math.min(room, whole)) + 1, height: labels + (view.cell ? whole : side) + 1, labels, whole, fit };
+    return { labels, whole, fit: Math.min(whole / numTokens, 34) };
   }
 
   function draw() {
     size = measure();
-    if (!view.cell) Object.assign(view, { cell: size.fit, x: 0, y: 0, fitted: true });
-    else view.fitted = Math.abs(view.cell - size.fit) < 1e-6;
+    if (!view.cell) Object.assign(view, { cell: size.fit, x: 0, y: 0 });
+    view.fitted = Math.abs(view.cell - size.fit) < 1e-6;
     const colours = palette();
     picture = picture || pictureOf(numTokens, (q, k) => strength(matrix[q * numTokens + k], top), isHidden, colours);
     const extent = view.cell * numTokens;
@@ -193,7 +191,9 @@ function showMatrix(holder, matrix) {
   repaintMatrix = (isTheme) => {
     if (!canvas.isConnected) return;
     if (isTheme) picture = null;
+    else if (view.fitted) view.cell = 0; // another width, and still the whole
     draw();
   };
   draw();
+  if (chosen) choose(...chosen);
 }

@@ -2,10 +2,10 @@
 
 function buildLayers(body) {
   const numbered = trust.layers.map((entry, layer) => [layer, entry]).filter(([, entry]) => entry);
-  body.append(el("p", { class: "quiet" }, t("layers.help")), table(t("layers.title"),
-    [t("column.layer"), "Spearman", t("column.interval"), t("column.null"), t("column.picture"), t("column.verdict")],
-    numbered.map(([layer, entry]) => [layer, two(entry.spearman), range(entry.interval), range(entry.null), agreementPicture(entry), verdict(entry, { inWords: false })]),
-    { numeric: [1] }));
+  body.append(table(t("layers.help"),
+    [t("column.layer"), "Spearman", t("column.verdict"), t("column.picture"), t("column.interval"), t("column.null")],
+    numbered.map(([layer, entry]) => [layer, two(entry.spearman), verdict(entry, { inWords: false }), agreementPicture(entry), range(entry.interval), range(entry.null)]),
+    { numeric: [1, 4, 5] }));
 }
 
 // A bar to the right of the middle for plus, to the left for minus.
@@ -57,7 +57,7 @@ function buildNotes(body) {
   const notes = data.notes || [];
   if (notes.length) body.append(el("ul", {}, notes.map((note) => el("li", {}, words(note)))));
   if (data.repeat) body.append(el("h3", {}, t("repeat")), el("pre", { tabindex: "0" }, el("code", {}, words(data.repeat))));
-  const facts = [`headwise ${data.headwise || ""}`];
+  const facts = [["headwise", data.headwise].filter(Boolean).join(" ")];
   if (isNumber(data.seed)) facts.push(t("seed", { seed: data.seed }));
   if (isNumber(data.elapsed_s)) facts.push(t("elapsed", { seconds: num(data.elapsed_s) }));
   body.append(el("p", { class: "quiet" }, words(facts.join(" · "))));

@@ -8,7 +8,8 @@ function buildTokens(body) {
     body.append(el("p", { class: "quiet" }, t("tokens.none")));
     return;
   }
-  const list = el("div", { class: "chips", role: "group", "aria-label": t("tokens.help") });
+  const help = t(data.interventions && data.interventions.length ? "tokens.help" : "tokens.help.plain");
+  const list = el("div", { class: "chips", role: "group", "aria-label": help });
   tokens.forEach((token, index) => {
     const chip = el("button", {
       type: "button", class: "chip" + (token.special ? " special" : ""), "aria-pressed": "false",
@@ -24,8 +25,8 @@ function buildTokens(body) {
     onchange: () => list.classList.toggle("numbers", check.checked),
   });
   list.classList.toggle("numbers", check.checked);
-  body.append(el("p", { class: "quiet" }, t("tokens.help")), list, legend,
-    el("label", { class: "toggle" }, check, " ", t("tokens.numbers")));
+  body.append(el("p", { class: "quiet" }, help), list, legend);
+  if (choices.length) body.append(el("label", { class: "toggle" }, check, " ", t("tokens.numbers")));
   const panel = el("div", { id: "panel", role: "region", "aria-live": "polite", hidden: true });
   body.append(panel);
   watch(["map"], () => paintChips(legend));
@@ -126,17 +127,16 @@ function compared(before, after) {
     const was = old.get(key(entry));
     const is = fresh.get(key(entry));
     return [
-      shown(entry.text, { limit: 32 }, "token"),
-      was ? num(was.logit, 4) : outside(), was ? percent(was.probability) : "",
-      is ? num(is.logit, 4) : outside(), is ? percent(is.probability) : "",
+      shown(entry.text, { limit: 32 }, "token"), was ? both(was) : outside(), is ? both(is) : outside(),
       was && is ? signed(is.logit - was.logit) : "·",
     ];
   });
-  return table(t("panel.predictions"), [
-    t("column.token"), t("column.logit.before"), t("column.probability.before"),
-    t("column.logit.after"), t("column.probability.after"), t("column.change"),
-  ], rowsOf, { numeric: [1, 2, 3, 4, 5] });
+  return table(t("panel.predictions"),
+    [t("column.token"), t("column.before"), t("column.after"), t("column.change")], rowsOf, { numeric: [1, 2, 3] });
 }
+
+const both = (entry) => el("span", {}, percent(entry.probability), " ",
+  el("span", { class: "quiet small" }, num(entry.logit, 4)));
 
 function scoresOf(index) {
   const all = data.maps || [];
