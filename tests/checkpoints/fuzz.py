@@ -3,7 +3,7 @@
 `judge` opens one checkpoint and says what was wrong with the way it went: an error that is none of
 ours, too much time, too much memory, or numbers that an independent reading doesn't find. `run`
 does so for many mutations of a valid checkpoint. In a process of its own (``python -m
-tests.checkpoints.fuzz KIND COUNT SEED``) the address space is limited too, so that memory that is
+tests.checkpoints.fuzz KINDS COUNT SEED``) the address space is limited too, so that memory that is
 asked for and never touched fails as well, and a crash is an exit code.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import resource
 import signal
@@ -104,7 +105,6 @@ def judge(folder: Path, entry: str, opener: Opener = open_checkpoint) -> tuple[b
     shapes: dict[str, tuple[int, ...]] = {}
     tensors: dict[str, Tensor] | None = None
     tracemalloc.start()
-    reset_peak()
     before = resident_peak()
     try:
         with time_limit(TIME_S):
@@ -134,6 +134,7 @@ def judge(folder: Path, entry: str, opener: Opener = open_checkpoint) -> tuple[b
         grown = after - before
         if grown > MEMORY_FACTOR * size + RESIDENT_BYTES:
             problems.append(f"{grown} bytes resident for a file of {size}")
+            reset_peak()
     if tensors is not None:
         problems += differences(folder, entry, tensors, shapes, config)
     return tensors is not None, problems
@@ -157,8 +158,10 @@ def differences(
             mine = {key: value for key, value in config.items() if key in metadata}
             found += ["metadata"] if repr(mine) != repr(metadata) else []  # NaN equals itself
         else:
-            for file in folder.glob("*.safetensors"):
-                expected |= read_safetensors(file.read_bytes())
+            index = folder / "model.safetensors.index.json"
+            names = {entry} if entry else set(json.loads(index.read_bytes())["weight_map"].values())
+            for name in names:
+                expected |= read_safetensors((folder / name).read_bytes())
             beside = folder / "config.json"
             read = json.loads(beside.read_bytes()) if beside.exists() else {}
             found += ["config"] if read != config else []
@@ -166,19 +169,17 @@ def differences(
         return [*found, f"accepted, but an independent reader fails: {error!r}"]
     if set(expected) != set(tensors):
         return [*found, f"names: {sorted(set(expected) ^ set(tensors))}"]
-    return found + [
-        f"{name}: numbers" for name in tensors if not same(tensors[name], expected[name])
-    ]
+    equal = same if entry.endswith(".gguf") else same_bytes
+    return found + [f"{n}: numbers" for n in tensors if not equal(tensors[n], expected[n])]
+
+
+def same_bytes(mine: Tensor, stored: Tensor) -> bool:
+    """Whether a tensor has these bytes, which have one more axis: those of a number."""
+    return mine.shape == stored.shape[:-1] and torch.equal(bits(mine), stored.reshape(-1))
 
 
 def same(mine: Tensor, other: Tensor) -> bool:
-    """Equal bits. ``other`` may be bytes, with one more axis for those of a number."""
-    if other.dtype == torch.uint8 and mine.dtype != torch.uint8:
-        if mine.shape != other.shape[: mine.dim()]:
-            return False
-        return torch.equal(bits(mine), other.reshape(-1))
-    if mine.dtype == torch.uint8 and other.dim() == mine.dim() + 1:
-        other = other.reshape(mine.shape)
+    """Equal dtype, shape and bits."""
     return (
         mine.dtype == other.dtype
         and mine.shape == other.shape
@@ -200,6 +201,7 @@ def place(folder: Path, given: Sample) -> None:
 def run(kind: str, *, count: int, seed: int, opener: Opener = open_checkpoint) -> Tally:
     """Judge many mutations of the valid checkpoint of a kind."""
     given, tally = sample(kind), Tally()
+    reset_peak()  # once: every reset walks all pages
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         place(folder, given)
@@ -223,17 +225,26 @@ def untouched(path: Path) -> TensorSource:
     return open_checkpoint(path)
 
 
+def crashing(_path: Path) -> TensorSource:
+    """A forged reader that takes the process with it."""
+    os.abort()
+
+
+FORGED: dict[str, Opener] = {"untouched": untouched, "crashing": crashing}
+
+
 def main(arguments: list[str]) -> None:
-    """Print the tally of one kind as JSON."""
-    kind, count, seed = arguments[0], int(arguments[1]), int(arguments[2])
-    opener = untouched if "--forged" in arguments else open_checkpoint
+    """Print the tallies of some kinds as JSON, one a line."""
+    kinds, count, seed = arguments[0].split(","), int(arguments[1]), int(arguments[2])
+    opener = FORGED[arguments[3]] if len(arguments) > 3 else open_checkpoint
     torch.set_num_threads(1)
-    run(kind, count=3, seed=-1)  # libraries are loaded, tables are built
+    for kind in kinds:
+        run(kind, count=3, seed=-1)  # libraries are loaded, tables are built
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = pages * resource.getpagesize() + ADDRESS_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    tally = run(kind, count=count, seed=seed, opener=opener)
-    print(json.dumps(tally.__dict__))
+    for kind in kinds:
+        print(json.dumps(run(kind, count=count, seed=seed, opener=opener).__dict__), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import struct
 import threading
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from headwise.checkpoints.dtypes import DTYPES, NAMES, name_of
 from headwise.checkpoints.gguf_header import (
+    ALIGNMENT,
     KIND,
     MAX_DIMS,
     GgufTensor,
@@ -30,7 +32,7 @@ from headwise.checkpoints.writing import whole_file
 from headwise.errors import UsageError
 from headwise.texts import translate as _
 
-ARCHITECTURE, ALIGNMENT = "general.architecture", "general.alignment"
+ARCHITECTURE = "general.architecture"
 PIECE_NUMBERS = 2**18
 """Numbers that are dequantised at once: a megabyte of float32, so that steps stay in the cache."""
 
@@ -52,6 +54,7 @@ class GgufSource:
         self._metadata, self._places = read_header(path)
         self._tensors = {name: place.info for name, place in self._places.items()}
         self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)  # a source that is dropped closes by itself
         self._lock = threading.Lock()  # one position in the file for all readers
 
     @property

@@ -30,9 +30,9 @@ VERSIONS = (2, 3)
 MAX_DIMS = 4
 MAX_NESTED = 4
 MAX_DIM = 2**63 - 1
-DEFAULT_ALIGNMENT = 32
+ALIGNMENT, DEFAULT_ALIGNMENT = "general.alignment", 32
 
-BOOL, STRING, ARRAY = 7, 8, 9
+UINT32, BOOL, STRING, ARRAY = 4, 7, 8, 9
 NUMBERS: Mapping[int, str] = {
     0: "<u1",
     1: "<i1",
@@ -109,7 +109,10 @@ class _Header:
             key = self.text()
             if key in metadata:
                 raise self.unsound(_("the key {key!r} stands there twice").format(key=key[:80]))
-            metadata[key] = self.value(self.number("<I"), depth=0)
+            kind = self.number("<I")
+            if key == ALIGNMENT and kind != UINT32:
+                raise self.unsound(_("the type of its alignment is not UINT32"))
+            metadata[key] = self.value(kind, depth=0)
         self.allow(num_tensors, _LEAST_TENSOR)
         found = [self.tensor() for _at in range(num_tensors)]
         return metadata, self.placed(found, self.alignment(metadata))
@@ -195,11 +198,9 @@ class _Header:
         return name, dims, self.number("<I"), self.number("<Q")
 
     def alignment(self, metadata: Mapping[str, Any]) -> int:
-        given = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
-        if type(given) is not int or given < 1 or given & (given - 1):
-            raise self.unsound(
-                _("its alignment {given!r} is no power of two").format(given=str(given)[:40])
-            )
+        given: int = metadata.get(ALIGNMENT, DEFAULT_ALIGNMENT)
+        if given < 1 or given & (given - 1):
+            raise self.unsound(_("its alignment {given} is no power of two").format(given=given))
         return given
 
     def placed(

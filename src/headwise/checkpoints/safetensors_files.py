@@ -110,6 +110,8 @@ def shards(folder: Path) -> list[Path]:
     places = index.get("weight_map")
     if not isinstance(places, dict) or not all(isinstance(v, str) for v in places.values()):
         raise damaged(path, kind=kind, why=_("its weight_map is not an object of file names"))
+    if not places:
+        raise damaged(path, kind=kind, why=_("its weight_map names no tensors"))
     present = {file.name for file in folder.iterdir() if file.is_file()}
     names = sorted(set(places.values()))
     for name in names:

@@ -130,6 +130,13 @@ def _check_program(path: Path) -> None:
                 ),
                 fix=_("the weights alone: torch.save(model.state_dict(), path), or safetensors"),
             )
+    if path.suffix == ".safetensors":  # PyTorch reads by the name
+        raise damaged(
+            path,
+            kind=KIND,
+            why=_("it has the name of another format"),
+            fix=_("rename it: {name}").format(name=path.with_suffix(".pt").name),
+        )
     if not is_zip:
         raise damaged(
             path,
