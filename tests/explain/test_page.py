@@ -289,7 +289,7 @@ DRIVERS = {
         """,
     "heads": """
         document.querySelectorAll(".cell")[0].focus();
-        press("ArrowDown"); press("ArrowRight"); press("ArrowRight"); press("Enter");
+        press("ArrowDown"); press("ArrowDown"); press("ArrowRight"); press("Enter");
         document.querySelectorAll(".thread-token.from")[5].click();
         const lines = [...document.querySelectorAll(".to .number")].map((node) => node.textContent);
         document.querySelector("input[value=matrix]").click();
@@ -316,6 +316,19 @@ def driven(page: str, driver: str) -> str:
     return page.replace("</body>", f"<script>{script}</script></body>")
 
 
+def notebook(frame: str) -> str:
+    """A page around a frame that looks into it, for which the frame has to be open here."""
+    opened = frame.replace('"allow-scripts"', '"allow-scripts allow-same-origin"')
+    assert opened != frame
+    script = """window.addEventListener("load", () => {
+      const inside = document.querySelector("iframe").contentDocument;
+      inside.querySelectorAll(".chip")[3].click();
+      const facts = inside.querySelector("#panel .facts").textContent.slice(0, 12);
+      document.body.dataset.result = [inside.body.dataset.ready, facts].join("|");
+    });"""
+    return f"<!DOCTYPE html><body>{opened}<script>{script}</script></body>"
+
+
 def cases() -> dict[str, tuple[str, str]]:
     """Page and address of everything that the browser is to load."""
     eight = render_page(payload(8))
@@ -327,6 +340,7 @@ def cases() -> dict[str, tuple[str, str]]:
     found |= {name: (driven(eight, driver), "") for name, driver in DRIVERS.items()}
     outside = 'fetch("page-0.html").then(() => result("fetched"), () => result("refused"))'
     found["outside"] = (driven(eight, outside), "")
+    found["frame"] = (notebook(repr_html(payload(8))), "")
     return found
 
 
@@ -412,6 +426,11 @@ def test_the_policy_refuses_what_is_outside(doms):
 
 
 @needs_browser
+def test_the_page_works_inside_a_frame_that_has_no_address(doms):
+    assert result_of(doms["frame"]) == ["true", "token 3 of 8"]
+
+
+@needs_browser
 def test_the_address_chooses_what_is_shown(doms):
     given_ = payload(8)
     dom = doms["chosen"]
@@ -444,13 +463,13 @@ def test_clicks_and_keys_reach_the_tokens(doms):
 
 @needs_browser
 def test_clicks_and_keys_reach_the_heads_and_the_weights_are_exact(doms):
-    stored = base64.b64decode(payload(8)["weights"]["data"]["1.2"])
+    stored = base64.b64decode(payload(8)["weights"]["data"]["2.1"])
     matrix = np.frombuffer(stored, "<u2").reshape(8, 8)
     title, lines, cell, address = result_of(doms["heads"])
-    assert title == "Layer 1, head 2"
+    assert title == "Layer 2, head 1"
     assert lines == ",".join(f"{whole / 65535:.5f}" for whole in matrix[5].tolist())
     assert cell == f"␣city (6) reads ␣of (2): {matrix[6, 2] / 65535:.5f}"
-    assert address == "#head=1.2&query=5&view=matrix"
+    assert address == "#head=2.1&query=5&view=matrix"
 
 
 @needs_browser

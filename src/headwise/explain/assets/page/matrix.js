@@ -6,7 +6,7 @@ function showMatrix(holder, matrix) {
   repaintLines = () => {};
   const top = matrix.reduce((most, whole) => Math.max(most, whole), 0);
   const readout = el("p", { class: "readout", "aria-live": "polite" }, t("matrix.readout"));
-  const canvas = el("canvas", { class: "matrix", tabindex: "0", role: "img", "aria-label": t("matrix.help") });
+  const canvas = el("canvas", { class: "matrix", tabindex: "0", role: "application", "aria-label": t("matrix.help") });
   const press = (factor) => () => zoom(factor);
   holder.append(
     el("p", { class: "quiet small" }, t("matrix.help")),
@@ -87,7 +87,7 @@ function showMatrix(holder, matrix) {
     };
     for (let i = 0; i < numTokens; i += every) {
       const middle = (i + 0.5) * view.cell;
-      const text = cut(pieces(tokens[i].text, { limit: 24 }).map((piece) => piece.text).join("") + (every > 1 ? ` ${i}` : ""));
+      const text = cut(pieces(tokens[i].text, { limit: 24 }).map((piece) => piece.text).join("") + (every > 1 || numTokens > FEW ? ` ${i}` : ""));
       if (middle - view.y >= 0 && middle - view.y <= side) {
         pen.textAlign = "right";
         pen.fillStyle = chosen && chosen[0] === i ? colours.ink : colours.soft;
