@@ -40,7 +40,9 @@ ALLOWED: dict[str, set[str]] = {
     | MEANING
     | {"verifier", "explain", "checkpoints", "attend", "cost", "reference", "report"},
     "grading": VOCABULARY | MEANING | {"verifier", "labs", "reference"},
-    "integrations": VOCABULARY | MEANING | {"reference", "report", "verifier", "attend"},
+    "integrations": VOCABULARY
+    | MEANING
+    | {"reference", "report", "verifier", "attend", "explain", "checkpoints"},
     "bench": VOCABULARY | MEANING | {"attend", "cost", "reference", "integrations", "checkpoints"},
     "receipts": VOCABULARY | MEANING | {"attend", "cost", "reference", "checkpoints"},
     "cli": VOCABULARY

@@ -57,18 +57,18 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> HfS
 
 
 def _find(name: str) -> Path:
-    from headwise.checkpoints.pulled import MODELS, path_of
+    from headwise.checkpoints.pulled import KNOWN, path_of
 
-    if name in MODELS:
+    if name in KNOWN:
         return path_of(name)
     path = Path(name).expanduser()
     if path.exists():
         return path
-    near = did_you_mean(name, MODELS)
+    near = did_you_mean(name, KNOWN)
     raise UsageError(
         _("unknown model {name!r}").format(name=name),
         why=_("it is no folder, no .gguf file and none of: {known}").format(
-            known=", ".join([*MODELS, "hf:TYPE"])
+            known=", ".join([*KNOWN, "hf:TYPE"])
         ),
         fix=_("did you mean {near!r}?").format(near=near) if near else "headwise models",
     )

@@ -63,7 +63,8 @@ class Integrated:
                     token=subject.mask_words, steps=settings.steps
                 ),
                 _(
-                    "the scores sum to {total:.4g}, the target changed by {change:.4g}: gap {gap:.2g}"
+                    "the scores sum to {total:.4g}, the target changed by {change:.4g}: "
+                    "gap {gap:.2g}"
                 ).format(total=float(scores.sum()), change=change, gap=gap),
             ),
             figures={"gap": gap, "change": change, "at_baseline": ends[1]},
