@@ -192,6 +192,14 @@ def test_too_little_data_says_so() -> None:
     assert [c.text for c in enough] == [BETTER[c.kind] for c in enough]
 
 
+def test_an_order_met_by_chance_is_not_beaten() -> None:
+    """One of the 24 orders of 4 tokens is the map's own: p can't fall below its share."""
+    for curve in curves({"m": WORTH[[0, 2, 4, 5]]}, Additive(WORTH[[0, 2, 4, 5]]), orders=480):
+        met = 480 - curve.beaten
+        assert abs(met / 480 - 1 / 24) <= 4 * math.sqrt(1 / 24 * 23 / 24 / 480)
+        assert curve.p == (1 + met) / 481
+
+
 def test_differences_within_rounding_beat_nobody() -> None:
     """Worth that differs by less than the allowance: every order is as good."""
     worth = torch.ones(8, dtype=torch.float64) + 1e-9 * WORTH
