@@ -204,6 +204,7 @@ def test_labels_follow_the_language_of_the_payload():
 def test_the_frame_of_a_notebook_holds_the_whole_page():
     given_ = payload(HOSTILE)
     frame = repr_html(given_)
+    assert type(frame) is str  # a safe string of a template library would escape what is added
     inner = re.fullmatch(
         r'<iframe srcdoc="([^"]*)" sandbox="allow-scripts" [^<>]*></iframe>', frame
     )

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +106,11 @@ def repr_html(payload: Mapping[str, Any], *, height: str = "48rem") -> str:
         payload: as for `render_page`.
         height: height of the frame, as CSS says it.
     """
-    from markupsafe import Markup
-
-    frame = Markup(
-        '<iframe srcdoc="{}" sandbox="allow-scripts" title="{}" style="width: 100%; '
-        'height: {}; border: 1px solid #8886; border-radius: 6px; resize: vertical"></iframe>'
+    return (
+        f'<iframe srcdoc="{escape(render_page(payload))}" sandbox="allow-scripts" '
+        f'title="{escape(_(LABELS["title"]))}" style="width: 100%; height: {escape(height)}; '
+        'border: 1px solid #8886; border-radius: 6px; resize: vertical"></iframe>'
     )
-    return frame.format(render_page(payload), _(LABELS["title"]), height)
 
 
 def embedded(value: Any) -> str:
