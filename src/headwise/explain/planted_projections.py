@@ -147,7 +147,7 @@ def projections(model: nn.Module) -> Projections:
     Raises:
         TargetError: if it is none of ``LAYOUTS``, or has no head that gives logits.
     """
-    kind = getattr(getattr(model, "config", None), "model_type", None)
+    kind = str(getattr(getattr(model, "config", None), "model_type", ""))
     if kind in LAYOUTS and hasattr(model, "lm_head"):
         return LAYOUTS[kind](model)
     raise TargetError(

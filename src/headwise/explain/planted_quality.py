@@ -49,7 +49,10 @@ def wilson(successes: int, total: int, *, confidence: float = 0.95) -> Interval:
     share = successes / total
     middle = (share + z * z / (2 * total)) / (1 + z * z / total)
     half = math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2) * z / (1 + z * z / total)
-    return Interval(share, max(0.0, middle - half), min(1.0, middle + half), total)
+    # rounding may put an end an ulp beyond the share that it has to contain
+    return Interval(
+        share, max(0.0, min(middle - half, share)), min(1.0, max(middle + half, share)), total
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ a file and the line below.
 from __future__ import annotations
 
 from headwise.explain.detectors import induction, mask_faults, positional, sinks
-from headwise.explain.detectors.detection import Detection, Detector
+from headwise.explain.detectors.detection import Detection, Detector, detect_all
 from headwise.explain.detectors.facts import MapFacts
 from headwise.registry import Registry
 
@@ -19,4 +19,4 @@ for _module in (mask_faults, positional, sinks, induction):
     for _detector in _module.DETECTORS:
         DETECTORS.add(_detector.name, _detector)
 
-__all__ = ["DETECTORS", "Detection", "Detector", "MapFacts"]
+__all__ = ["DETECTORS", "Detection", "Detector", "MapFacts", "detect_all"]

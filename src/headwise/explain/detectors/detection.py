@@ -96,13 +96,42 @@ def cannot_tell(name: str, heads: int, reason: str) -> tuple[Detection, ...]:
 
 
 def strongest(weights: Tensor, cells: Tensor) -> Cells:
-    """The (query, key) cells with the largest weights, at most ``SHOWN``, in that order.
+    """The (query, key) cells with the largest weights, at most ``SHOWN``, largest first.
 
     Args:
         weights: (Tq, Tk).
         cells: (Tq, Tk) bool, those that may be listed.
     """
-    values = weights.masked_fill(~cells, -1.0).flatten()
-    count = min(SHOWN, int(cells.sum()))
-    order = values.argsort(descending=True, stable=True)[:count].tolist()
-    return tuple((flat // weights.shape[1], flat % weights.shape[1]) for flat in order)
+    queries, keys = cells.nonzero(as_tuple=True)
+    order = weights[queries, keys].argsort(descending=True, stable=True)[:SHOWN]
+    return tuple(zip(queries[order].tolist(), keys[order].tolist(), strict=True))
+
+
+def detect_all(
+    weights: Tensor, facts: MapFacts, detectors: Mapping[str, Detector]
+) -> dict[str, tuple[Detection, ...]]:
+    """What every detector says about every head of one layer; the weights are checked once.
+
+    Args:
+        weights: (H, Tq, Tk) or (Tq, Tk), any float dtype.
+        facts: of the map.
+        detectors: by name, such as the registry or a part of it.
+
+    Returns:
+        By the detector's name, one detection per head.
+
+    Raises:
+        ShapeError: if the sizes do not belong together.
+        UsageError: if the numbers cannot be weights (NaN, negative).
+
+    Example:
+        >>> import torch
+        >>> from headwise.explain.detectors import DETECTORS
+        >>> previous = torch.eye(16).roll(-1, 1)
+        >>> previous[0] = torch.eye(16)[0]  # the first query sees nothing else
+        >>> said = detect_all(previous, MapFacts(is_causal=True), DETECTORS)
+        >>> [name for name, heads in said.items() if heads[0].is_found]
+        ['previous']
+    """
+    weights = checked(weights, facts)
+    return {name: detector.rule(weights, facts) for name, detector in detectors.items()}

@@ -128,6 +128,6 @@ def sentence(won: int, rows: int, what: str, mean: float, threshold: float) -> s
 def too_few(chances: tuple[float, ...]) -> str:
     """Why so few rows cannot tell."""
     return _(
-        "only {rows} rows count, and in all of them chance alone would do it with probability "
+        "too few rows count ({rows}): chance alone would do it in all of them with probability "
         "{p:.2g}; a longer text is needed"
     ).format(rows=len(chances), p=at_least(chances)[-1])
