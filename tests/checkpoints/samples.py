@@ -20,6 +20,12 @@ from torch import Tensor
 
 TORCH = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I32": torch.int32}
 GGUF_TYPES = {"F32": 0, "F16": 1, "I32": 26, "BF16": 30, "Q4_1": 3, "Q8_0": 8, "Q4_K": 12}
+GGUF_PLAIN = TORCH | {
+    "F64": torch.float64,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I64": torch.int64,
+}
 
 
 @dataclass(frozen=True)
@@ -220,11 +226,12 @@ def read_gguf(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     for tensor in reader.tensors:
         stored = np.array(tensor.data)
         shape = tuple(reversed(tensor.shape.tolist()))
+        dtype = tensor.tensor_type.name
         if 0 in shape:  # that package opens no blocks where there are none
-            stored = np.empty((0, 0), dtype=np.uint8)
-        if tensor.tensor_type.name == "BF16":
+            numbers = torch.empty(shape, dtype=GGUF_PLAIN.get(dtype, torch.float32))
+        elif dtype == "BF16":
             numbers = torch.from_numpy(stored).view(torch.bfloat16)
-        elif tensor.tensor_type.name in ("F32", "F16", "F64", "I8", "I16", "I32", "I64"):
+        elif dtype in GGUF_PLAIN:
             numbers = torch.from_numpy(stored)
         else:
             with np.errstate(all="ignore"):
