@@ -96,13 +96,15 @@ def decide(
     if isinstance(first, int) and metadata.get("tokenizer.ggml.add_bos_token", True):
         ids = [first, *ids]
     other: Pairs = "halves" if rule == "neighbours" else "neighbours"
-    by_pairs = {pairs: _losses(build(pairs), ids) for pairs in (rule, other)}
+    stacks = {pairs: build(pairs) for pairs in (rule, other)}
+    by_pairs = {pairs: _losses(stack, ids) for pairs, stack in stacks.items()}
     means = {pairs: float(losses.mean()) for pairs, losses in by_pairs.items()}
     best = min(means, key=means.__getitem__)
     gap = by_pairs[rule] - by_pairs[other]
     errors = abs(float(gap.mean())) / max(_error(gap), 1e-12)
     found = Pairing(pairs=best, rule=rule, losses=means, tokens=len(gap), errors=errors)
-    if not means[best] + _ERRORS * _error(by_pairs[best]) < math.log(build(rule).spec.vocabulary):
+    chance = math.log(stacks[rule].spec.vocabulary)
+    if not means[best] + _ERRORS * _error(by_pairs[best]) < chance:
         why = N_("since the weights predict no text")
         return Pairing(pairs=rule, rule=rule, losses=means, tokens=len(gap), errors=errors, why=why)
     if errors <= _ERRORS:
