@@ -69,12 +69,7 @@ def test_paired_rows_rotate_as_they_did():
     weights = torch.randn(2, 12, 8, dtype=torch.float64)  # queries and keys of two heads
 
     def scores(rows, pairs):
-        q, k = (
-            rotate(
-                (x @ w.t()).view(1, 5, 2, 6).transpose(1, 2), angle.cos(), angle.sin(), pairs=pairs
-            )
-            for w in rows
-        )
+        q, k = (rotate(split(x @ w.t(), 2), angle.cos(), angle.sin(), pairs=pairs) for w in rows)
         return q @ k.transpose(-1, -2)
 
     want = scores(weights, "halves")
