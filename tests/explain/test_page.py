@@ -480,3 +480,58 @@ def test_another_map_changes_verdict_colour_and_curves(doms):
     assert said == f"integrated gradients ✓ {given_['trust']['maps'][3]['words']}"
     assert plots == "2"
     assert int(minus) == sum(score < 0 for score in given_["maps"][3]["scores"]) > 0
+
+
+# -- colours ------------------------------------------------------------------------------------
+
+
+def luminance(colour: tuple[float, ...]) -> float:
+    """Relative luminance of WCAG 2.2 of a colour of 0 to 255."""
+    parts = [part / 255 for part in colour]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return sum(p * w for p, w in zip(linear, (0.2126, 0.7152, 0.0722), strict=True))
+
+
+def contrast(a: tuple[float, ...], b: tuple[float, ...]) -> float:
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def themes() -> list[dict[str, tuple[float, ...]]]:
+    """Colours of the light and the two dark rule sets of the page."""
+    found = []
+    for block in re.findall(r":root[^{]*\{([^}]*)\}", (ASSETS / "page.css").read_text("utf-8")):
+        colours = {}
+        for name, value in re.findall(r"--([\w-]+): ([^;]+);", block):
+            code = value.removeprefix("#")
+            if value.startswith("#"):
+                code = code if len(code) == 6 else "".join(sign * 2 for sign in code)
+                colours[name] = tuple(int(code[i : i + 2], 16) for i in (0, 2, 4))
+            else:
+                colours[name] = tuple(float(part) for part in value.split(","))
+        found.append(colours)
+    return found
+
+
+def test_contrast_is_that_of_the_standard():
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert contrast((119, 119, 119), (255, 255, 255)) < 4.5 < contrast((118,) * 3, (255,) * 3)
+
+
+def test_text_is_legible_on_every_colour_in_light_and_dark():
+    light, dark, chosen_dark = themes()
+    assert dark == chosen_dark
+    strongest = 0.55  # of a shade behind text
+    assert f"strongest = {strongest}" in (ASSETS / "page" / "colour.js").read_text("utf-8")
+    for theme in (light, dark):
+        assert theme["paper"] == theme["paper-rgb"]
+        for ground in ("paper", "wash"):
+            for text in ("ink", "soft", "good", "warn", "bad"):
+                assert contrast(theme[text], theme[ground]) >= 4.5, (text, ground)
+        for hue in ("plus", "minus"):
+            shade = [
+                p + (h - p) * strongest for p, h in zip(theme["paper"], theme[hue], strict=True)
+            ]
+            assert contrast(theme["ink"], tuple(shade)) >= 4.5, hue
+        for mark in ("plus", "minus", "focus"):
+            assert contrast(theme[mark], theme["paper"]) >= 3, mark

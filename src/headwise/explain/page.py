@@ -83,7 +83,7 @@ def render_page(payload: Mapping[str, Any]) -> str:
     _check_sizes(payload)
     language = str(payload.get("language", "en"))
     with use_language(language if language in LANGUAGES else "en"):
-        texts = {**page_texts(), **payload.get("texts", {})}
+        texts = {**page_texts(), **(payload.get("texts") or {})}
     script = _script()
     name = str((payload.get("model") or {}).get("name") or "")
     return _template().render(

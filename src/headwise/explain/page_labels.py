@@ -207,6 +207,7 @@ LABELS: Mapping[str, str] = {
     "numbers.heads": N_("Every head"),
     "notes.title": N_("Notes"),
     "repeat": N_("To repeat this"),
+    "address": N_("The address of this page holds what is chosen: copy it to link to a view."),
     "seed": N_("seed {seed}"),
     "elapsed": N_("{seconds} s"),
 }

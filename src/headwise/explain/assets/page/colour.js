@@ -1,7 +1,7 @@
 // Two hues that colour-blind readers tell apart: blue for plus, orange for minus. A sign is never
 // shown by colour alone: minus is also hatched or dashed, and its number stands beside it.
 
-function shade(node, value, top, strongest = 0.6) {
+function shade(node, value, top, strongest = 0.55) {
   if (!isNumber(value) || !top) {
     node.style.backgroundColor = "";
     node.classList.remove("minus");
@@ -10,7 +10,7 @@ function shade(node, value, top, strongest = 0.6) {
   const share = Math.min(Math.abs(value) / top, 1);
   const alpha = (share * strongest).toFixed(3);
   node.style.backgroundColor = `rgba(var(--${value < 0 ? "minus" : "plus"}), ${alpha})`;
-  node.style.setProperty("--hatch", (0.1 + 0.6 * share).toFixed(3));
+  node.style.setProperty("--hatch", (0.1 + 0.4 * share).toFixed(3));
   node.classList.toggle("minus", value < 0);
 }
 

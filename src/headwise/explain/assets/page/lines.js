@@ -42,7 +42,7 @@ function showLines(holder, matrix) {
 
   function mark(node, whole, isChosen) {
     node.querySelector(".number").textContent = whole === null ? "" : exact(whole);
-    shade(node, whole === null ? null : weight(whole), 1, 0.6);
+    shade(node, whole === null ? null : weight(whole), 1);
     node.classList.toggle("lit", isChosen);
   }
 

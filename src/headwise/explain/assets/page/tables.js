@@ -55,6 +55,7 @@ function headNumbers() {
 
 function buildNotes(body) {
   const notes = data.notes || [];
+  if (location.protocol !== "about:") body.append(el("p", { class: "quiet" }, t("address")));
   if (notes.length) body.append(el("ul", {}, notes.map((note) => el("li", {}, words(note)))));
   if (data.repeat) body.append(el("h3", {}, t("repeat")), el("pre", { tabindex: "0" }, el("code", {}, words(data.repeat))));
   const facts = [["headwise", data.headwise].filter(Boolean).join(" ")];
