@@ -69,8 +69,8 @@ def test_the_evidence_has_both_numbers_and_the_cells():
     found = said("previous", weights, facts)[0]
     # 10 rows have a previous token that is not the first one; chances 1/2, 1/3, ..., 1/11
     assert found.evidence == (
-        "in 10 of 10 rows the largest weight lies on the previous token (mean weight 0.90); "
-        "more than 6 would have to, to be more than chance and most rows"
+        "in 10 of 10 rows the largest weight beside the first and special tokens lies on the "
+        "previous token (mean weight 0.90); up to 6 rows could be chance or are no majority"
     )
     assert (found.score, found.threshold) == (1.0, 0.6)
     assert len(found.positions) == 8
@@ -117,6 +117,12 @@ def test_a_cached_step_is_placed_at_the_end_and_elsewhere_by_its_offset():
     weights = looking([1 + row for row in range(8)], start, kv_len=29)
     assert said("previous", weights, start)[0].is_found
     assert not said("previous", weights, end)[0].is_found
+
+
+def test_the_first_token_competes_when_it_is_what_is_asked():
+    facts = MapFacts(is_causal=True)
+    found = said("first", looking([0] * T, facts), facts)[0]
+    assert found.evidence.startswith("in 11 of 11 rows the largest weight lies on the first token")
 
 
 def test_heads_are_judged_one_by_one():
@@ -292,7 +298,10 @@ def test_a_mask_that_hides_every_token_from_itself():
     weights = seen.double() / seen.sum(-1, keepdim=True)
     found = said("self-hidden", weights, facts)[0]
     assert found.is_found
-    assert found.score == 1.0
+    assert found.evidence == (
+        "11 of 11 queries give themselves the weight 0 exactly and every other visible token "
+        "more; up to 6 could be an accident"
+    )
 
 
 def test_a_head_so_sharp_that_it_underflows_hides_nothing():

@@ -163,7 +163,7 @@ def self_hidden(weights: Tensor, facts: MapFacts) -> tuple[Detection, ...]:
         count = int(hit.sum())
         words = _(
             "{count} of {rows} queries give themselves the weight 0 exactly and every other "
-            "visible token more; more than {limit} would have to, to be no accident"
+            "visible token more; up to {limit} could be an accident"
         ).format(count=count, rows=rows, limit=int(limit * rows + 1e-9))
         found.append(
             Detection(

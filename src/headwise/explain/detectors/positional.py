@@ -73,7 +73,8 @@ def offset(weights: Tensor, facts: MapFacts) -> tuple[Detection, ...]:
             continue
         count, number = int(wins[best]), int(rows[best])
         mean = float(weights[head][cells].mean())
-        words = sentence(count, number, _distance(int(distances[best])), mean, limit)
+        what = _distance(int(distances[best]))
+        words = sentence(count, number, what, mean, limit, is_beside=True)
         found.append(
             Detection(
                 "offset",

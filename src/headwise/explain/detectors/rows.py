@@ -63,10 +63,13 @@ def judge(name: str, weights: Tensor, facts: MapFacts, pattern: Pattern) -> tupl
     wins = counts & (best > rest) & stands_out(best, facts, kv_len)
     means = (weights * cells).sum(-1)[:, counts].mean(-1)
     tail = at_least(chances)
+    is_beside = bool(pattern.ignored.all(0).any())
     found = []
     for head in range(heads):
         won = int(wins[head].sum())
-        words = sentence(won, rows, pattern.what, float(means[head]), threshold)
+        words = sentence(
+            won, rows, pattern.what, float(means[head]), threshold, is_beside=is_beside
+        )
         top = weights[head] == best[head][:, None]
         found.append(
             Detection(
@@ -117,12 +120,33 @@ def winners(weights: Tensor, compete: Tensor, facts: MapFacts) -> Tensor:
     return torch.where(won & facts.rows(*weights.shape[1:]), keys[..., 0], -1)
 
 
-def sentence(won: int, rows: int, what: str, mean: float, threshold: float) -> str:
-    """The evidence of a pattern, with both numbers."""
-    return _(
-        "in {won} of {rows} rows the largest weight lies on {what} (mean weight {mean:.2f}); "
-        "more than {limit} would have to, to be more than chance and most rows"
-    ).format(won=won, rows=rows, what=what, mean=mean, limit=int(threshold * rows + 1e-9))
+def sentence(
+    won: int, rows: int, what: str, mean: float, threshold: float, *, is_beside: bool = False
+) -> str:
+    """The evidence of a pattern, with both numbers.
+
+    Args:
+        won: rows won.
+        rows: rows that count.
+        what: the cells in words, translated.
+        mean: weight on them.
+        threshold: share that chance explains.
+        is_beside: the first token and special ones did not compete.
+    """
+    text = (
+        _(
+            "in {won} of {rows} rows the largest weight beside the first and special tokens lies "
+            "on {what} (mean weight {mean:.2f}); up to {limit} rows could be chance or are no "
+            "majority"
+        )
+        if is_beside
+        else _(
+            "in {won} of {rows} rows the largest weight lies on {what} (mean weight {mean:.2f}); "
+            "up to {limit} rows could be chance or are no majority"
+        )
+    )
+    limit = int(threshold * rows + 1e-9)  # a share of rows is a quotient, so an ulp may be missing
+    return text.format(won=won, rows=rows, what=what, mean=mean, limit=limit)
 
 
 def too_few(chances: tuple[float, ...]) -> str:
