@@ -252,6 +252,8 @@ def agreement(draw: Any, scores: Any, effect: Any) -> dict[str, Any]:
         "interval": np.quantile(drawn, [0.025, 0.975]).tolist(),
         "null": np.quantile(shuffled, [0.025, 0.975]).tolist(),
         "p": p,
+        "p_adjusted": p,
+        "family": 1,
         "n": count,
         "verdict": verdict,
         "words": WORDS_OF[verdict],
@@ -288,6 +290,7 @@ def curve(draw: Any, name: str, kind: str, scores: Any, effect: Any, base: float
     return {
         "map": name,
         "kind": kind,
+        "counts": list(range(count + 1)),
         "values": values.tolist(),
         "random": others.mean(0).tolist(),
         "random_low": others.min(0).tolist(),

@@ -20,6 +20,8 @@ LABELS: Mapping[str, str] = {
     "model.shape": N_("{layers} layers of {heads} heads"),
     "model.shape.shared": N_("{layers} layers of {heads} heads over {kv} for keys and values"),
     "kind.causal": N_("causal"),
+    "kind.masked": N_("masked"),
+    "kind.classifier": N_("classifier"),
     "kind.encoder": N_("encoder"),
     "question.value": N_("value"),
     "predictions": N_("Predictions"),
@@ -107,6 +109,7 @@ LABELS: Mapping[str, str] = {
         "Spearman {spearman}, interval {interval}; chance alone {null}; Kendall {kendall}; p {p}; "
         "{n} tokens"
     ),
+    "adjusted": N_("p {p} after correction for {family} maps judged together"),
     "errors.title": N_("Sign errors"),
     "errors.none": N_("No token stands out in this map while it suppresses the answer."),
     "errors.one": N_("{token} ({index}) holds {share} of this map, but its effect is {effect}"),

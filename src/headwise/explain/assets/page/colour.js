@@ -1,7 +1,7 @@
 // Two hues that colour-blind readers tell apart: blue for plus, orange for minus. A sign is never
 // shown by colour alone: minus is also hatched or dashed, and its number stands beside it.
 
-function shade(node, value, top, strongest = 0.55) {
+function shade(node, value, top, strongest = 0.5) {
   if (!isNumber(value) || !top) {
     node.style.backgroundColor = "";
     node.classList.remove("minus");

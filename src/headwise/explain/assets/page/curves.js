@@ -11,6 +11,9 @@ function ticks(low, high, count) {
   return found;
 }
 
+// Tokens taken away at every point; without counts, one more each time.
+const countsOf = (curve) => curve.counts || curve.values.map((_, i) => i);
+
 function curvePlot(curve) {
   const series = [curve.values, curve.random, curve.random_low, curve.random_high].map((values) => values || []);
   const all = series.flat().filter(isNumber);
@@ -18,10 +21,11 @@ function curvePlot(curve) {
   const high = Math.max(...all);
   const spread = high - low || Math.abs(high) || 1;
   const [bottom, top] = [low - spread * 0.05, high + spread * 0.05];
-  const steps = Math.max(1, ...series.map((values) => values.length - 1));
-  const x = (i) => PLOT.left + (i / steps) * (PLOT.width - PLOT.left - PLOT.right);
+  const counts = countsOf(curve);
+  const steps = Math.max(1, counts[counts.length - 1]);
+  const x = (count) => PLOT.left + (count / steps) * (PLOT.width - PLOT.left - PLOT.right);
   const y = (v) => PLOT.top + ((top - v) / (top - bottom)) * (PLOT.height - PLOT.top - PLOT.bottom);
-  const points = (values) => values.map((v, i) => (isNumber(v) ? `${x(i).toFixed(1)},${y(v).toFixed(1)}` : null)).filter(Boolean);
+  const points = (values) => values.map((v, i) => (isNumber(v) ? `${x(counts[i]).toFixed(1)},${y(v).toFixed(1)}` : null)).filter(Boolean);
   const band = [...points(series[2]), ...points(series[3]).reverse()].join(" ");
   const across = [...new Set([0, Math.round(steps / 2), steps])];
   return svg("svg", { viewBox: `0 0 ${PLOT.width} ${PLOT.height}`, class: "plot", role: "img", "aria-label": t("curves.alt", { kind: t(`curve.${curve.kind}`) }) },
@@ -56,7 +60,7 @@ function buildCurves(body) {
         el("p", { class: "facts" }, t("curve.area", { area: num(curve.area), random: range(curve.random_area, num) })),
         details(t("numbers"), () => table(t(`curve.${curve.kind}`),
           [t("column.step"), t("column.map"), t("column.random"), t("column.random.low"), t("column.random.high")],
-          curve.values.map((value, i) => [i, num(value, 4), ...[curve.random, curve.random_low, curve.random_high].map((values) => num((values || [])[i], 4))]),
+          curve.values.map((value, i) => [countsOf(curve)[i], num(value, 4), ...[curve.random, curve.random_low, curve.random_high].map((values) => num((values || [])[i], 4))]),
           { numeric: [0, 1, 2, 3, 4] }))))));
   });
 }

@@ -30,7 +30,11 @@ function headFacts(layer, head) {
     const value = read(layer, head);
     facts.push(`${t(`show.${name}`)}: ${name === "agreement" ? two(value) : signed(value)}`);
     const entry = name === "agreement" ? cellOf(trust.heads, layer, head) : null;
-    if (entry) facts.push(t("head.p", { p: num(entry.p, 2), verdict: t(`verdict.${entry.verdict}`) }));
+    if (entry) {
+      const adjusted = isNumber(entry.p_adjusted) && entry.family > 1
+        ? ", " + t("adjusted", { p: num(entry.p_adjusted, 2), family: entry.family }) : "";
+      facts.push(t("head.p", { p: num(entry.p, 2) + adjusted, verdict: t(`verdict.${entry.verdict}`) }));
+    }
   }
   const found = detectedIn(layer, head);
   if (found.length) facts.push(t("head.patterns", { patterns: found.map((n) => `${glyphOf(n)} ${patternLabel(n)}`).join(", ") }));

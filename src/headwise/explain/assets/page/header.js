@@ -11,8 +11,11 @@ function verdict(entry, { inWords = true } = {}) {
   return el("span", { class: `verdict ${tone}` }, el("span", { "aria-hidden": "true" }, sign + " "), text);
 }
 
+const KINDS = ["causal", "masked", "classifier", "encoder"];
+
 function modelLine(model) {
-  const facts = [model.type, model.kind && t(`kind.${model.kind}`), model.dtype, model.device];
+  const kind = KINDS.includes(model.kind) ? t(`kind.${model.kind}`) : model.kind;
+  const facts = [model.type, kind, model.dtype, model.device];
   if (model.num_layers && model.num_heads) {
     const shared = model.num_kv_heads && model.num_kv_heads !== model.num_heads;
     facts.splice(2, 0, t(shared ? "model.shape.shared" : "model.shape", {

@@ -7,11 +7,13 @@ const trustOf = (name) => ((trust && trust.maps) || []).find((entry) => entry.na
 const signErrors = () => (trust && trust.sign_errors) || [];
 
 // Maps to choose from: those of the file, then the measured effects themselves.
+const estimates = (data.maps || []).filter((map) => !effectOf(map.name));
 const choices = [
-  ...(data.maps || []),
+  ...estimates,
   ...(data.interventions || []).map((effect) => ({
-    name: `measured-${effect.name}`, label: t("map.measured", { effect: effect.label }),
-    scores: effect.effect, signed: true, promises: [], notes: [], measured: effect.name,
+    promises: [], notes: [], ...(data.maps || []).find((map) => map.name === effect.name),
+    name: effect.name, label: t("map.measured", { effect: effect.label }),
+    scores: effect.effect, signed: true, measured: effect.name,
   })),
 ];
 const mapNamed = (name) => choices.find((map) => map.name === name) || null;
@@ -37,6 +39,11 @@ function agreementNumbers(entry) {
     el("strong", {}, two(entry.spearman)), " ", el("span", { class: "quiet" }, range(entry.interval)));
 }
 
+function untested(map) {
+  if (!map.measured) return "verdict.none";
+  return trust && trust.reference === map.measured ? "map.reference" : "map.other";
+}
+
 function buildMaps(body) {
   body.append(el("p", { class: "quiet" }, t(trust ? "maps.help" : "maps.untested")));
   const inputs = [];
@@ -48,8 +55,7 @@ function buildMaps(body) {
     list.append(el("label", { class: "map" }, input, el("span", { class: "label" }, words(map.label)),
       entry ? agreementPicture(entry) : el("span", {}),
       entry ? agreementNumbers(entry) : el("span", {}),
-      map.measured ? el("span", { class: "quiet" }, t(trust && trust.reference === map.measured ? "map.reference" : "map.other"))
-        : entry ? verdict(entry, { inWords: false }) : el("span", { class: "quiet" }, t("verdict.none"))));
+      entry ? verdict(entry, { inWords: false }) : el("span", { class: "quiet" }, t(untested(map)))));
   }
   const chosen = el("div", { class: "chosen", "aria-live": "polite" });
   body.append(list, trust ? el("p", { class: "quiet small" }, t("maps.drawing")) : "", chosen);
@@ -67,8 +73,11 @@ function paintChosen(chosen, map, entry) {
     chosen.append(el("p", {}, verdict(entry)), el("p", { class: "facts" }, t("map.numbers", {
       spearman: two(entry.spearman), interval: range(entry.interval), null: range(entry.null),
       kendall: two(entry.kendall), p: num(entry.p, 2), n: num(entry.n),
-    })));
+    }), isNumber(entry.p_adjusted) && entry.family > 1
+      ? "; " + t("adjusted", { p: num(entry.p_adjusted, 2), family: entry.family }) : ""));
   }
+  const figures = Object.entries(map.figures || {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${num(value, 4)}`);
+  if (figures.length) chosen.append(el("p", { class: "facts quiet" }, words(figures.join(" · "))));
   const list = (title, items) => (items && items.length
     ? chosen.append(el("h4", {}, title), el("ul", {}, items.map((text) => el("li", {}, words(text))))) : null);
   list(t("map.promises"), map.promises);

@@ -35,7 +35,7 @@ function buildParts(body) {
 
 function buildNumbers(body) {
   const effects = data.interventions || [];
-  const maps = data.maps || [];
+  const maps = estimates;
   body.append(details(t("numbers.open"), () => table(t("numbers.title"),
     ["#", t("column.token"), ...maps.map((map) => words(map.label)), ...effects.map((effect) => words(effect.label))],
     tokens.map((token, i) => [i, tokenText(i, 60), ...maps.map((map) => num(map.scores[i], 4)), ...effects.map((effect) => signed(effect.effect[i], 4))]),

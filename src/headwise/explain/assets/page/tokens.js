@@ -139,7 +139,7 @@ const both = (entry) => el("span", {}, percent(entry.probability), " ",
   el("span", { class: "quiet small" }, num(entry.logit, 4)));
 
 function scoresOf(index) {
-  const all = data.maps || [];
+  const all = estimates;
   if (!all.length) return el("div");
   const errors = signErrors();
   return details(t("panel.scores"), () => table(t("panel.scores"),
