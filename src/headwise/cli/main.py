@@ -31,6 +31,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     ),
     "trace": ("headwise.cli.trace", N_("Shapes and strides, stage by stage, with source lines.")),
     "fault": ("headwise.cli.fault", N_("The catalogue of faults; a long card for each.")),
+    "explain": (
+        "headwise.cli.explain",
+        N_("What a model looks at in a text, and whether the maps may be believed."),
+    ),
     "lab": ("headwise.cli.lab", N_("What the course says, measured: experiments with a report.")),
     "cost": ("headwise.cli.cost", N_("FLOPs, bytes, seconds and cache, with receipts.")),
     "grade": ("headwise.cli.grade", N_("Write attention yourself and have it marked, with hints.")),

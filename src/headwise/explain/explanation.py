@@ -109,7 +109,7 @@ class Explanation:
         )
 
     def to_payload(self) -> dict[str, Any]:
-        """Plain dictionaries, lists, strings and finite numbers; the page and ``--json`` show it."""
+        """Plain dictionaries, lists, strings and finite numbers: what page and JSON show."""
         from headwise.explain.payload import payload_of
 
         language = current_language()

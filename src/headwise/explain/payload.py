@@ -54,7 +54,11 @@ def payload_of(e: Explanation) -> dict[str, Any]:
             "top": _top(e, e.top),
         },
         "weights": _weights(e),
-        "maps": [_map(name, found) for name, found in e.found.items() if found.scores is not None],
+        "maps": [
+            _map(name, found)
+            for name, found in e.found.items()
+            if found.scores is not None and name not in INTERVENTIONS
+        ],
         "interventions": [_intervention(e, name) for name in INTERVENTIONS if name in e.found],
         "heads": _heads(e),
         "decomposition": _decomposition(e),
@@ -120,7 +124,7 @@ def _map(name: str, found: Attribution) -> dict[str, Any]:
         "scores": _numbers(found.scores),
         "signed": found.is_signed,
         "promises": [_(PROMISES[promise]) for promise in sorted(method.promises)],
-        "notes": [*found.notes, _("source: {source}").format(source=method.source)],
+        "notes": [*found.notes, _("source: {source}").format(source=_(method.source))],
         "figures": {key: value for key, value in found.figures.items() if math.isfinite(value)},
         "layers": None if found.layers is None else _numbers(found.layers),
     }

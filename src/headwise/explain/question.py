@@ -18,7 +18,10 @@ Pool = Literal["mean", "first"]
 class Target(Protocol):
     """Turns what came out of a run into one number per row."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """What sort of number it is, ``logit``."""
+        ...
 
     def value(self, run: Run) -> Tensor:
         """(B,), in the graph of the run."""

@@ -70,16 +70,35 @@ class Subject(Protocol):
     """
 
     name: str
-    model_type: str
     kind: Kind
     num_layers: int
     num_heads: int
     num_kv_heads: int
-    vocab_size: int
-    max_tokens: int | None
-    mask_id: int
-    """Token that stands for a replaced one, and in words what it is: see ``mask_words``."""
-    mask_words: str
+
+    @property
+    def model_type(self) -> str:
+        """The type in its configuration, ``llama``."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens it knows."""
+        ...
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Longest text, or None for no limit."""
+        ...
+
+    @property
+    def mask_id(self) -> int:
+        """The token that stands for a replaced one."""
+        ...
+
+    @property
+    def mask_words(self) -> str:
+        """The same as a string."""
+        ...
 
     @property
     def dtype(self) -> str:

@@ -7,6 +7,7 @@ from headwise.explain.methods.gradient_input import GradientInput
 from headwise.explain.methods.gradient_weights import GradientWeights
 from headwise.explain.methods.integrated import Integrated
 from headwise.explain.methods.knockout import Knockout
+from headwise.explain.methods.nearness import Nearness
 from headwise.explain.methods.norms import Norms
 from headwise.explain.methods.occlusion import Occlusion
 from headwise.explain.methods.rollout import Rollout
@@ -21,6 +22,7 @@ METHODS.add("gradient-weights", GradientWeights())
 METHODS.add("integrated", Integrated())
 METHODS.add("hidden", Occlusion("hidden", N_("tokens hidden")))
 METHODS.add("replaced", Occlusion("replaced", N_("tokens replaced")))
+METHODS.add("nearness", Nearness())
 METHODS.add("edges", Knockout())
 METHODS.add("ablation-zero", Ablation("ablation-zero", N_("heads set to zero"), "zero"))
 METHODS.add("ablation-mean", Ablation("ablation-mean", N_("heads set to their mean"), "mean"))

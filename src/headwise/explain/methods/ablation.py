@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from headwise.explain.change import Change
 from headwise.explain.method import Attribution, Progress, Promise, Settings
@@ -44,18 +45,27 @@ class Ablation:
         L, H = subject.num_layers, subject.num_heads
         whole = subject.run(ids, position=position, watch=Watch(contexts=self.fill == "mean"))
         before = float(question.value(whole)[0])
-        after = torch.empty(L, H, dtype=torch.float64)
-        for layer in range(L):
-            for start in range(0, H, settings.batch):
-                progress(_("heads switched off"), (layer * H + start) / (L * H))
-                heads = torch.arange(start, min(start + settings.batch, H), device=ids.device)
-                mine = torch.zeros(len(heads), H, dtype=torch.bool, device=ids.device)
-                mine[torch.arange(len(heads)), heads] = True
-                if self.fill == "zero":
-                    change = Change(factors={layer: (~mine).double()})
-                else:
-                    mean = whole.seen.contexts[layer].mean(2, keepdim=True)
-                    change = Change(replaced={layer: (mine, mean)})
-                run = subject.run(ids.expand(len(heads), -1), position=position, change=change)
-                after[layer, start : start + len(heads)] = question.value(run).double().cpu()
+        means = [whole.seen.contexts[i].mean(2, keepdim=True) for i in sorted(whole.seen.contexts)]
+        after = torch.empty(L * H, dtype=torch.float64)
+        for start in range(0, L * H, settings.batch):
+            progress(_("heads switched off"), start / (L * H))
+            units = torch.arange(start, min(start + settings.batch, L * H), device=ids.device)
+            change = self._change(units, H, means)
+            run = subject.run(ids.expand(len(units), -1), position=position, change=change)
+            after[start : start + len(units)] = question.value(run).double().cpu()
+        after = after.view(L, H)
         return Attribution(self.name, None, heads=before - after, is_signed=True)
+
+    def _change(self, units: Tensor, num_heads: int, means: list[Tensor]) -> Change:
+        """A row per unit, which is layer · num_heads + head."""
+        factors: dict[int, Tensor] = {}
+        replaced: dict[int, tuple[Tensor, Tensor]] = {}
+        for layer in sorted(set((units // num_heads).tolist())):
+            mine = torch.zeros(len(units), num_heads, dtype=torch.bool, device=units.device)
+            rows = (units // num_heads == layer).nonzero()[:, 0]
+            mine[rows, units[rows] % num_heads] = True
+            if self.fill == "zero":
+                factors[layer] = (~mine).double()
+            else:
+                replaced[layer] = (mine, means[layer])
+        return Change(factors=factors, replaced=replaced)
