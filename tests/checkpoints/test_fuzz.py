@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -74,6 +75,55 @@ def test_ten_thousand_damaged_files(kind, count):
 def test_a_thousand_damaged_state_dicts():
     [tally] = child("state-dict", 1000, 1)
     check(tally, 1000)
+
+
+# -- the densest files --------------------------------------------------------------------------
+
+
+def one_pair(kind: int, item: bytes, count: int) -> bytes:
+    """A GGUF file of one list."""
+    head = struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, 1) + b"a"
+    return head + struct.pack("<IIQ", 9, kind, count) + item * count
+
+
+def blocks(dtype: str, data_bytes: int) -> bytes:
+    """A GGUF file of one quantised tensor."""
+    kind = gguf.GGMLQuantizationType[dtype]
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    count = data_bytes // block_bytes
+    head = struct.pack("<4sIQQQ", b"GGUF", 3, 1, 0, 1) + b"w"
+    head += struct.pack("<IQQIQ", 2, block, count, int(kind), 0)
+    stored = np.random.default_rng(0).integers(0, 256, count * block_bytes, dtype=np.uint8)
+    return head + bytes(-len(head) % 32) + stored.tobytes()
+
+
+def config_of(items: list[bytes], form: bytes = b"[%s]") -> bytes:
+    return b'{"a": ' + form % b",".join(items) + b"}"
+
+
+DENSE = {
+    "blocks of one and a half bits": lambda: blocks("IQ1_S", 2**20),
+    "ternary blocks": lambda: blocks("TQ1_0", 2**20),
+    "numbers of two bytes": lambda: one_pair(2, b"\1\2", 2**17),
+    "truth values": lambda: one_pair(7, b"\1", 2**18),
+    "short texts": lambda: config_of([b'"%x"' % (at % 4096) for at in range(2**15)]),
+    "names": lambda: config_of([b'"%x":0' % at for at in range(2**15)], b"{%s}"),
+    "numbers": lambda: config_of([b"1.5"] * 2**16),
+}
+
+
+@pytest.mark.parametrize("content", DENSE)
+def test_the_densest_files_stay_within_the_bound(tmp_path, content):
+    made = DENSE[content]()
+    name = "config.json" if made.startswith(b"{") else "m.gguf"
+    if name == "config.json":
+        fuzz.place(tmp_path, sample("config"))
+    (tmp_path / name).write_bytes(made)
+    fuzz.reset_peak()
+    entry = "" if name == "config.json" else name
+    loaded, found = fuzz.judge(tmp_path, entry, compare=False)
+    assert loaded
+    assert found == []
 
 
 # -- what is looked for is found ----------------------------------------------------------------

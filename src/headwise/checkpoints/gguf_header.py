@@ -178,13 +178,14 @@ class _Header:
         values = np.frombuffer(
             self.take(count * _LEAST_BYTES[kind]), dtype=NUMBERS.get(kind, "<u1")
         )
-        if kind != BOOL:
-            return list(values.tolist())
-        if (values > 1).any():
-            raise self.unsound(
-                _("a truth value before byte {at} is neither 0 nor 1").format(at=self.at)
-            )
-        return list(values.astype(bool).tolist())
+        if kind == BOOL:
+            if (values > 1).any():
+                raise self.unsound(
+                    _("a truth value before byte {at} is neither 0 nor 1").format(at=self.at)
+                )
+            values = values.astype(bool)
+        found: list[Any] = values.tolist()
+        return found
 
     def tensor(self) -> tuple[str, list[int], int, int]:
         name, num_dims = self.text(), self.number("<I")
