@@ -83,7 +83,7 @@ class EmbeddingNorm:
     """The length of the text's embedding.
 
     Args:
-        pool: ``mean`` over the tokens that are not hidden, or the ``first`` token.
+        pool: ``mean`` over the tokens that are not hidden (zero if all are), or the ``first`` token.
 
     Example:
         >>> run = Run(hidden=torch.tensor([[[3.0, 4.0], [3.0, 4.0]]]), logits=None)
@@ -107,7 +107,7 @@ class EmbeddingNorm:
         if run.keep is None:
             return run.hidden.mean(1)
         counts = run.keep[..., None].to(run.hidden)
-        pooled: Tensor = (run.hidden * counts).sum(1) / counts.sum(1)
+        pooled: Tensor = (run.hidden * counts).sum(1) / counts.sum(1).clamp_min(1.0)
         return pooled
 
     def words(self, tokens: Any) -> str:

@@ -152,6 +152,8 @@ class Occlusion:
             ]
             if question.position is not None:
                 notes.append(_("the question's own token can't be hidden from itself: 0 there"))
+            elif question.target.kind == "embedding-norm":
+                notes.append(_("a hidden token is left out of the mean over tokens too"))
         else:
             notes = [_("replaced by {token!r}").format(token=subject.mask_words)]
         return Attribution(
