@@ -12,6 +12,7 @@ from torch import nn
 import headwise
 from headwise import MultiHeadAttention
 from headwise.errors import UsageError
+from headwise.files import cache_folder
 from headwise.integrations.swap import KINDS, swap
 from headwise.integrations.swapped import SwappedAttention
 from headwise.numerics import CHAIN, compare, eps, largest, low_precision_allowance
@@ -488,6 +489,8 @@ def test_reasons_for_leaving_a_module_alone(monkeypatch):
     flash = model_of("llama")
     flash.config._attn_implementation = "flex_attention"
     assert "with attn_implementation='flex_attention'" in why(flash)
+    flash.config._attn_implementation = "headwise"
+    assert "'headwise' computes by ours already" in why(flash)
     twice = model_of("llama")
     swap(twice)
     assert "it is swapped already" in why(twice)
@@ -532,6 +535,55 @@ def test_arguments_that_mean_nothing_here_are_refused():
         ours(x, attention_mask=torch.ones(1, 3))
     by_place = ours(x, None, torch.zeros(1, 1, 3, 3, dtype=torch.bool))[0]
     assert by_place.equal(ours.c_proj.bias.expand_as(by_place))  # nobody sees anybody: zeros
+
+
+def test_another_implementation_after_the_swap_is_refused():
+    model, batch = model_of("llama"), batch_of()
+    swap(model)
+    model.config._attn_implementation = "flex_attention"
+    with pytest.raises(UsageError, match="was set to 'flex_attention' after the swap"):
+        model.model.layers[0].self_attn(batch["input_ids"])
+
+
+# -- real weights -------------------------------------------------------------------------------
+
+MODELS = cache_folder() / "models"
+TEXTS = torch.randint(1000, 20000, (3, 21), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.skipif(not (MODELS / "minilm").exists(), reason="MiniLM is not in the cache folder")
+def test_minilm():
+    model = transformers.AutoModel.from_pretrained(MODELS / "minilm").eval()
+    keep = (torch.arange(21) < torch.tensor([[21], [9], [4]])).long()
+    with torch.no_grad():
+        truth = copy.deepcopy(model).double()(TEXTS, attention_mask=keep)[0][keep.bool()]
+        plain = model(TEXTS, attention_mask=keep)[0][keep.bool()]
+        assert len(swap(model).swapped) == 6
+        ours = model(TEXTS, attention_mask=keep)[0][keep.bool()]
+    baseline = float((plain.double() - truth).abs().max())
+    allowed = low_precision_allowance(baseline, torch.float32, largest([truth]))
+    assert compare(ours, truth, allowed=allowed).passed
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (MODELS / "smollm2-135m").exists(), reason="SmolLM2 is not in the cache folder"
+)
+def test_smollm2():
+    (file,) = (MODELS / "smollm2-135m").glob("*.gguf")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    ).eval()
+    options = {"max_new_tokens": 30, "do_sample": False, "pad_token_id": 0}
+    with torch.no_grad():
+        truth = copy.deepcopy(model).double()(TEXTS).logits
+        plain, tokens = model(TEXTS).logits, model.generate(TEXTS[:1], **options)
+        assert len(swap(model).swapped) == 30
+        ours, again = model(TEXTS).logits, model.generate(TEXTS[:1], **options)
+    baseline = float((plain.double() - truth).abs().max())
+    allowed = low_precision_allowance(baseline, torch.float32, largest([truth]))
+    assert compare(ours, truth, allowed=allowed).passed
+    assert again.equal(tokens)
 
 
 def test_the_public_name():

@@ -17,7 +17,7 @@ from typing import Any, Self
 from torch import nn
 
 from headwise.errors import SpecError, UsageError
-from headwise.integrations.swapped import SwappedAttention, adapt
+from headwise.integrations.swapped import IMPLEMENTATIONS, SwappedAttention, adapt
 from headwise.integrations.transformers import ROLES
 from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
@@ -30,9 +30,6 @@ KINDS: Mapping[str, str] = {
     "Qwen2Attention": "qwen2",
 }
 """The classes that are swapped, each with the type of its model."""
-
-IMPLEMENTATIONS = ("eager", "sdpa", "headwise")
-"""Values of ``attn_implementation`` under which a model makes masks that are read here."""
 
 OLDEST = 5
 """The oldest version of transformers: eager GPT-2 and BERT of version 4 hide by other means."""
@@ -254,6 +251,8 @@ def _why_not(part: nn.Module) -> str:
     if getattr(config, "reorder_and_upcast_attn", False):
         return _("reorder_and_upcast_attn asks for scores in float32")
     implementation = config._attn_implementation  # noqa: SLF001 - its public name
+    if implementation == "headwise":
+        return _("attn_implementation='headwise' computes by ours already")
     if implementation not in IMPLEMENTATIONS:
         return _("with attn_implementation={name!r} masks have a form of their own").format(
             name=implementation
