@@ -32,7 +32,10 @@ _HOME = {
     "Sinusoidal": "headwise.spec",
     "Window": "headwise.masks",
     "attention": "headwise.attend",
+    "capture": "headwise.integrations.capture",
     "explain_backend": "headwise.attend",
+    "explain_text": "headwise.integrations.explaining",
+    "explain_weights": "headwise.explain.matrices",
     "swap": "headwise.integrations.swap",
     "trace": "headwise.verifier.api",
     "verify": "headwise.verifier.api",
@@ -59,7 +62,11 @@ __all__ = [
     "Sinusoidal",
     "Window",
     "attention",
+    "capture",
     "explain_backend",
+    "explain_text",
+    "explain_weights",
+    "swap",
     "trace",
     "verify",
 ]
@@ -68,6 +75,10 @@ if TYPE_CHECKING:
     from headwise.attend import DistanceBias, KVCache, attention, explain_backend
     from headwise.attend.module import MultiHeadAttention
     from headwise.errors import HeadwiseError
+    from headwise.explain.matrices import explain_weights
+    from headwise.integrations.capture import capture
+    from headwise.integrations.explaining import explain_text
+    from headwise.integrations.swap import swap
     from headwise.masks import (
         Causal,
         Custom,
