@@ -244,6 +244,16 @@ def test_a_tensor_larger_than_its_storage(tmp_path, size):
     assert "not resizable" in why(path)
 
 
+def test_an_archive_that_says_it_is_encrypted(tmp_path):
+    content = bytearray(state_dict_bytes())
+    entry = content.index(b"PK\x01\x02")  # the first of the directory: data.pkl
+    content[entry + 8] |= 1
+    content[6] |= 1  # and its header
+    path = tmp_path / "m.pt"
+    path.write_bytes(content)
+    assert "is encrypted" in why(path)
+
+
 def test_a_pickle_that_is_cut(tmp_path):
     path = rezipped(tmp_path, lambda program: program[:50])
     assert why(path)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import pickletools
 import re
-import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -118,8 +117,8 @@ def _check_program(path: Path) -> None:
         with path.open("rb") as file:
             is_zip = file.read(4) == ZIP_MAGIC
         program = _zipped_program(path) if is_zip else _bytes_of(path)
-    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError, struct.error) as error:
-        raise damaged(path, kind=KIND, why=str(error)) from error
+    except Exception as error:  # a damaged archive raises whatever it meets
+        raise damaged(path, kind=KIND, why=str(error) or type(error).__name__) from error
     for name in _imports(path, program):
         if not _ALLOWED.fullmatch(name):
             raise UsageError(
@@ -191,7 +190,7 @@ def _imports(path: Path, program: bytes) -> Iterator[str]:
             elif opcode.name in ("BINGET", "LONG_BINGET") and argument in kept:
                 texts = [*texts[-1:], kept[argument]]
     except Exception as error:  # a damaged program raises whatever it meets
-        raise damaged(path, kind=KIND, why=str(error)) from error
+        raise damaged(path, kind=KIND, why=str(error) or type(error).__name__) from error
 
 
 def _tensors(path: Path, loaded: Any) -> dict[str, Tensor]:
