@@ -95,4 +95,4 @@ def rounding(want, *, terms=400):
     ``terms`` products each (widths 48 and 61, keys, heads) follow one another, and each can magnify
     the error of the one before (Higham 2002, section 3.1).
     """
-    return terms * eps(torch.float32) * float(want.abs().max())
+    return terms * eps(torch.float32) * float(want.detach().abs().max())
