@@ -482,6 +482,20 @@ def test_another_map_changes_verdict_colour_and_curves(doms):
     assert int(minus) == sum(score < 0 for score in given_["maps"][3]["scores"]) > 0
 
 
+@needs_browser
+def test_a_head_that_chance_explains_has_a_number_and_no_colour(doms):
+    verdicts = [entry["verdict"] for row in payload(8)["trust"]["heads"] for entry in row]
+    cells = re.findall(r'<span role="gridcell"[^>]*>', doms["8 tokens"])
+    assert len(cells) == len(verdicts)
+    sure = 0
+    for cell, verdict in zip(cells, verdicts, strict=True):
+        is_unsure = verdict in {"chance", "too-little"}
+        assert ("unsure" in cell) == is_unsure
+        assert ("background-color: rgba" in cell) != is_unsure
+        sure += not is_unsure
+    assert 0 < sure < len(verdicts)
+
+
 # -- colours ------------------------------------------------------------------------------------
 
 

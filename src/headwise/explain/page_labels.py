@@ -138,6 +138,7 @@ LABELS: Mapping[str, str] = {
     "grid.show": N_("Show:"),
     "grid.readout": N_("Point at a head to read its numbers."),
     "grid.nothing": N_("No head has a known pattern on this text."),
+    "grid.unsure": N_("no colour, dotted: no better than chance, or too little data"),
     "grid.chance": N_(
         "{found} of {total} heads have p below 0.05; chance alone gives about {expected}."
     ),

@@ -102,11 +102,14 @@ function paintGrid(cells, legend) {
     node.title = about();
     if (read) {
       const value = read(layer, h);
-      shade(node, value, top);
+      const isUnsure = isAgreement && ["chance", "too-little"].includes((cellOf(trust.heads, layer, h) || {}).verdict);
+      shade(node, isUnsure ? null : value, top); // a number that chance explains gets no colour
+      node.classList.toggle("unsure", isUnsure);
       const text = isNumber(value) ? (isAgreement ? two(value) : short(value)) : "·";
       node.append(el("span", { class: "cell-number" }, text.replace(/^(-?)0\./, "$1.")));
     } else {
       shade(node, null, 0);
+      node.classList.remove("unsure");
       node.append(thumbnail(layer, h, colours));
     }
     const found = detectedIn(layer, h);
@@ -115,7 +118,7 @@ function paintGrid(cells, legend) {
   legend.replaceChildren();
   if (read) legend.append(scaleLegend(top, { both: true }), el("span", { class: "quiet" }, t(`show.${state.show}.help`)));
   else legend.append(el("span", { class: "quiet" }, t("show.weights.help")));
-  if (isAgreement) legend.append(el("span", { class: "quiet" }, chanceLine()));
+  if (isAgreement) legend.append(el("span", { class: "quiet" }, t("grid.unsure")), el("span", { class: "quiet" }, chanceLine()));
 }
 
 const short = (value) => (Math.abs(value) >= 10 ? String(Math.round(value)) : Math.abs(value) >= 1 ? value.toFixed(1) : two(value));

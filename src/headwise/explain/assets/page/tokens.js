@@ -54,6 +54,8 @@ function paintChips(legend) {
   });
   if (!map) return;
   legend.append(el("span", {}, t("legend.colour") + " ", words(map.label)), scaleLegend(top, { both: map.signed }));
+  const entry = trustOf(map.name);
+  if (entry) legend.append(verdict(entry, { inWords: false }));
   if (map.signed) legend.append(el("span", { class: "quiet" }, t("legend.signed")));
   if (effect && !map.measured) {
     legend.append(el("span", { class: "quiet" }, t("legend.underline", { effect: effect.label })));
