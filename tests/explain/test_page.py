@@ -60,8 +60,9 @@ def test_any_text_comes_back_and_ends_no_script(texts):
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_string_is_nowhere_in_the_markup(text):
-    plain = render_page(payload(["a", "b", "c"]))
-    page = render_page({**payload(["a", "b", text]), "notes": [text], "repeat": text})
+    plain = render_page(payload(["a", "b", "c"], layers=1, heads=1))
+    hostile = payload(["a", "b", text], layers=1, heads=1)
+    page = render_page({**hostile, "notes": [text], "repeat": text})
     page.encode("utf-8")
     for sign in "<>&\u2028\u2029\x00":
         assert page.count(sign) == plain.count(sign)
@@ -153,7 +154,7 @@ def test_fields_of_the_labels_are_names():
     ],
 )
 def test_a_number_that_is_not_finite_is_named(value, change, field):
-    given_ = payload(4)
+    given_ = payload(4, layers=1, heads=2)
     change(given_, value)
     with pytest.raises(UsageError, match="not finite") as caught:
         render_page(given_)
@@ -171,7 +172,7 @@ def test_a_number_that_is_not_finite_is_named(value, change, field):
     ],
 )
 def test_parts_that_disagree_about_the_tokens_are_named(change, field, numbers):
-    given_ = payload(4)
+    given_ = payload(4, layers=1, heads=2)
     change(given_)
     with pytest.raises(UsageError, match="disagree") as caught:
         render_page(given_)
@@ -256,22 +257,31 @@ def only(*names: str) -> dict:
     return {name: part for name, part in payload(8).items() if name in names}
 
 
-SHAPES = {
-    "8 tokens": payload(8),
-    "one token": payload(1),
-    "no token": {"tokens": [], "maps": [], "notes": ["empty"]},
-    "512 tokens": payload(512, layers=2, heads=3, kept=1),
-    "Chinese": payload(CHINESE),
-    "hostile": payload(HOSTILE),
-    "encoder": payload(12, kind="encoder"),
-    "no trust": {**payload(8), "trust": None},
-    "no heads": {**payload(8), "heads": None, "decomposition": None},
-    "no question": {**payload(8), "question": None, "interventions": [], "trust": None},
-    "only rows": payload(8, kept=0),
-    "only matrices": only("tokens", "weights"),
-    "only scores": only("tokens", "maps"),
-    "nothing": {},
-}
+def shapes() -> dict[str, dict]:
+    """Payloads with every part, and with parts missing."""
+    eight = payload(8)
+    return {
+        "8 tokens": eight,
+        "one token": payload(1),
+        "no token": {"tokens": [], "maps": [], "notes": ["empty"]},
+        "512 tokens": payload(512, layers=2, heads=3, kept=1),
+        "Chinese": payload(CHINESE),
+        "hostile": payload(HOSTILE),
+        "encoder": payload(12, kind="encoder"),
+        "no trust": {**eight, "trust": None},
+        "no heads": {**eight, "heads": None, "decomposition": None},
+        "no question": {**eight, "question": None, "interventions": [], "trust": None},
+        "only rows": payload(8, kept=0),
+        "only matrices": only("tokens", "weights"),
+        "only scores": only("tokens", "maps"),
+        "nothing": {},
+    }
+
+
+SHAPES = (
+    "8 tokens", "one token", "no token", "512 tokens", "Chinese", "hostile", "encoder", "no trust",
+    "no heads", "no question", "only rows", "only matrices", "only scores", "nothing",
+)  # fmt: skip
 CHOSEN = "#map=integrated&head=3.2&token=4&view=matrix&show=weights&how=replaced&theme=dark"
 NO_PLACES = ("#head=9.9&token=99", "#map=no&view=no", "#head=x&token=-1&show=__proto__", "#%")
 DRIVERS = {
@@ -333,7 +343,8 @@ def notebook(frame: str) -> str:
 def cases() -> dict[str, tuple[str, str]]:
     """Page and address of everything that the browser is to load."""
     eight = render_page(payload(8))
-    found = {name: (render_page(shape), "") for name, shape in SHAPES.items()}
+    found = {name: (render_page(shape), "") for name, shape in shapes().items()}
+    assert tuple(found) == SHAPES
     found["broken"] = (render_page(broken()), "")
     found["attacked"] = (render_page(attacked()), "#token=3&head=0.0")
     found["chosen"] = (eight, CHOSEN)
