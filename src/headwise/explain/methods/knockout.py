@@ -9,6 +9,7 @@ from headwise.explain.change import Change
 from headwise.explain.method import Attribution, Progress, Promise, Settings
 from headwise.explain.question import Question
 from headwise.explain.subject import Prefix, Subject, Text
+from headwise.explain.tap import Watch
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
@@ -42,7 +43,7 @@ class Knockout:
             end = position + 1
             ids = ids[:, :end]
         by_head = L * H * end <= settings.edges
-        before = float(question.value(subject.run(ids, position=position))[0])
+        before = float(question.value(subject.run(ids, position=position, watch=Watch()))[0])
         prefixes = subject.prefixes(ids) if position == end - 1 else None
         units = [
             (layer, head, key)

@@ -16,6 +16,7 @@ from headwise.explain.change import Change
 from headwise.explain.method import Attribution, Progress, Promise, Settings
 from headwise.explain.question import Question
 from headwise.explain.subject import Prefixes, Run, Subject, Text
+from headwise.explain.tap import Watch
 from headwise.texts import translate as _
 
 How = Literal["hidden", "replaced"]
@@ -72,7 +73,8 @@ def occlude(
         ids, prefixes = ids[:, :end], subject.prefixes(ids[:, :end])
     elif subject.kind != "causal":
         end = length
-    whole = subject.run(ids, position=question.position)
+    # The same way of computing on both sides: what hides nothing has exactly no effect.
+    whole = subject.run(ids, position=question.position, watch=Watch() if how == "hidden" else None)
     before = float(question.value(whole)[0])
     after = torch.full((length,), before, dtype=torch.float64)
     kept: list[Tensor] = []
