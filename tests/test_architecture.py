@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "cost": VOCABULARY | {"spec", "stages"},
     "explain": VOCABULARY | MEANING,
     "checkpoints": VOCABULARY | MEANING | {"attend"},
+    "generate": VOCABULARY | MEANING | {"attend", "checkpoints"},
     "verifier": VOCABULARY | MEANING | {"reference", "report"},
     "labs": VOCABULARY
     | MEANING
@@ -43,7 +44,9 @@ ALLOWED: dict[str, set[str]] = {
     "integrations": VOCABULARY
     | MEANING
     | {"reference", "report", "verifier", "attend", "explain", "checkpoints"},
-    "bench": VOCABULARY | MEANING | {"attend", "cost", "reference", "integrations", "checkpoints"},
+    "bench": VOCABULARY
+    | MEANING
+    | {"attend", "cost", "reference", "integrations", "checkpoints", "generate"},
     "receipts": VOCABULARY | MEANING | {"attend", "cost", "reference", "checkpoints"},
     "cli": VOCABULARY
     | MEANING
@@ -61,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
         "attend",
         "bench",
         "receipts",
+        "generate",
     },
     "demo": VOCABULARY | MEANING | {"report", "render", "verifier", "cli"},
     "__main__": {"cli"},
