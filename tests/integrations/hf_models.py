@@ -7,6 +7,8 @@ import functools
 
 import torch
 
+from headwise.explain.question import EmbeddingNorm, Logit, LogitDifference, Question
+from headwise.explain.subject import Text
 from headwise.integrations.registration import implementation, own_attention
 from headwise.integrations.tiny import tiny
 from headwise.numerics import eps
@@ -96,3 +98,22 @@ def rounding(want, *, terms=400):
     the error of the one before (Higham 2002, section 3.1).
     """
     return terms * eps(torch.float32) * float(want.detach().abs().max())
+
+
+def questions_of(subject, *, position):
+    """A question of every kind that a model of this sort can answer, by name."""
+    if subject.kind == "encoder":
+        return {
+            "norm": Question(EmbeddingNorm(), None),
+            "first": Question(EmbeddingNorm("first"), None),
+        }
+    return {
+        "logit": Question(Logit(7), position),
+        "difference": Question(LogitDifference(7, 9), position),
+    }
+
+
+def text_of(subject, length=LENGTH, seed=0):
+    """A text of random tokens that differ from the one that replaces others."""
+    ids = ids_of(1, length, seed)[0]
+    return Text("", ids, tuple(subject.token(int(i)) for i in ids), (False,) * length)
