@@ -11,6 +11,8 @@ import json
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.attend.against import layer_for
 from tests.attend.variants import DOCUMENTS, KEEP, VARIANTS
 from tests.reference.draws import draw
@@ -28,7 +30,7 @@ from headwise.numerics import (
     largest,
     low_precision_allowance,
 )
-from headwise.spec import Alibi, RelativeBias, Rope
+from headwise.spec import Alibi, LinearScaling, QkNorm, RelativeBias, Rope, Sinusoidal
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -307,6 +309,75 @@ def test_onnxruntime_refuses_a_mask_without_the_query_axis():
     assert compare(by_reference(model, feeds), want, allowed=64 * eps(torch.float32)).passed
     with pytest.raises(Exception, match="running Attention node"):
         by_runtime(model, feeds)
+
+
+# -- any spec, any lengths ----------------------------------------------------------------------
+
+POSITIONS = st.sampled_from(
+    [
+        None,
+        Rope(pairs="halves"),
+        Rope(pairs="neighbours", rotary_dim=2, scaling=LinearScaling(factor=2.0)),
+        Alibi(),
+        Alibi(symmetric=True),
+        Sinusoidal(),
+        Learned(max_len=12),
+        RelativeBias(num_buckets=8, max_distance=5),
+        RelativeBias(num_buckets=4, max_distance=4, bidirectional=False),
+    ]
+)
+SIDE = st.none() | st.integers(0, 4)
+
+
+@st.composite
+def specs(draw_):
+    num_kv_heads = draw_(st.integers(1, 3))
+    return AttentionSpec(
+        d_model=5,
+        num_heads=num_kv_heads * draw_(st.integers(1, 3)),
+        num_kv_heads=num_kv_heads,
+        head_dim=4,
+        v_head_dim=draw_(st.sampled_from([3, 4, 6])),
+        is_causal=draw_(st.booleans()),
+        window=draw_(st.none() | st.tuples(SIDE, SIDE)),
+        positions=draw_(POSITIONS),
+        scale=draw_(st.sampled_from([None, 1.0, 0.3, -0.5])),
+        softcap=draw_(st.sampled_from([None, 0.75, 4.0])),
+        sinks=draw_(st.booleans()),
+        qk_norm=draw_(
+            st.sampled_from([None, QkNorm(), QkNorm(order="after-rope", kind="layer", eps=0.01)])
+        ),
+        biases=draw_(st.sampled_from(["", "qkvo", "vo"])),
+    )
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data(), spec=specs(), q_len=st.integers(1, 9))
+def test_any_spec_at_any_length(data, spec, q_len):
+    layer = layer_for(spec)
+    context = data.draw(st.booleans(), label="context")
+    kv_len = data.draw(st.integers(1, 9), label="kv_len") if context else q_len
+    padding = data.draw(st.booleans(), label="padding") and not (context and spec.positions)
+    table = data.draw(st.booleans(), label="table")
+    feeds = {"x": draw(2, q_len, 5, name="x")}
+    arguments = (feeds["x"],)
+    if context:
+        feeds["keys_from"] = draw(2, kv_len, 5, name="keys")
+        arguments = (feeds["x"], feeds["keys_from"])
+    mask = None
+    if padding:
+        feeds["keep"] = draw(2, kv_len, name="keep") > -0.5
+        mask = Padding(feeds["keep"])
+    if table:
+        feeds["mask"] = draw(1, spec.num_heads, q_len, kv_len, name="table") > -0.5
+        mask = Custom(feeds["mask"]) if mask is None else mask & Custom(feeds["mask"])
+    options = {"context": context, "padding": padding, "table": table}
+    with torch.no_grad():
+        want = layer(*arguments, mask=mask)
+    got = by_reference(export_layer(layer, **options), feeds_of(**feeds))
+    found = compare(got, want, allowed=float64_rounding(layer, arguments, mask, want))
+    assert found.passed, found.sentence()
+    check_float32(layer, feeds, arguments, options, by_runtime, mask=mask)
 
 
 # -- the file -----------------------------------------------------------------------------------

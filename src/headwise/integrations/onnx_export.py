@@ -188,9 +188,9 @@ def _write(
         for letter, source in (("q", x), ("k", k_source or x), ("v", v_source or x))
     }
     q, k = place(graph, layer, flat["q"], flat["k"], places)
-    # The scale is an attribute in float32, and its root is taken: neither suits every number.
+    # The scale is an attribute in float32, and its root is taken, in float32 too by some.
     scale = spec.scale
-    if scale < 0 or (graph.dtype == np.float64 and float(np.float32(scale)) != scale):
+    if scale < 0 or graph.dtype == np.float64:
         q, scale = graph.add("Mul", q, graph.number(scale)), 1.0
     mask, rest = attention_mask(
         graph, layer, places, q_len, k_len, keep, table, context=k_source is not None
