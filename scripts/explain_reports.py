@@ -64,7 +64,7 @@ def run(model: str) -> str:
     found: list[Explanation] = []
     for text in SENTENCES[model]:
         question = ask(subject, subject.read(text))
-        found.append(explain(subject, text, question, settings=SETTINGS))
+        found.append(explain(subject, text, question, settings=SETTINGS, with_curves=False))
         print(f"{model}: {len(found)}/{len(SENTENCES[model])}", file=sys.stderr)
     lines = [*_head(model, found), *_methods(found), *_layers(found), *_heads(found)]
     for index, each in enumerate(found, 1):

@@ -13,6 +13,7 @@ import click
 
 from headwise import files
 from headwise.cli import messages
+from headwise.errors import TargetError
 from headwise.texts import translate as _
 
 if TYPE_CHECKING:
@@ -110,7 +111,11 @@ def _run(model: str, text: str, flags: dict[str, Any]) -> int:
             where=str(path),
             why=_("there is no folder {folder}").format(folder=path.parent),
         )
-    found = _explain(model, text, flags)
+    try:
+        found = _explain(model, text, flags)
+    except TargetError as error:
+        messages.show_error(error, with_traceback=flags["traceback"])
+        return messages.CANNOT_RUN
     if path is not None:
         _write(path, found.to_html())
     if flags["as_json"]:

@@ -44,7 +44,7 @@ def load(name: str, *, dtype: torch.dtype = torch.float32, seed: int = 0) -> HfS
     gguf = path if path.suffix == ".gguf" else next(iter(sorted(path.glob("*.gguf"))), None)
     with quiet():
         if gguf is not None:
-            return _load(name, gguf.parent, dtype, gguf_file=gguf.name)
+            return _load_gguf(name, gguf, dtype)
         if not (path / "config.json").is_file():
             raise UsageError(
                 _("{path} holds no model").format(path=path),
@@ -71,31 +71,51 @@ def _find(name: str) -> Path:
     )
 
 
-def _load(name: str, folder: Path, dtype: torch.dtype, **extra: Any) -> HfSubject:
+def _load(name: str, folder: Path, dtype: torch.dtype) -> HfSubject:
     import transformers
 
     where = str(folder)
     try:
-        config = transformers.AutoConfig.from_pretrained(where, local_files_only=True, **extra)
-        kind, loader = _kind(config, is_gguf=bool(extra))
+        config = transformers.AutoConfig.from_pretrained(where, local_files_only=True)
+        kind, loader = _kind(config)
         model = getattr(transformers, loader).from_pretrained(
-            where, dtype=dtype, local_files_only=True, **extra
+            where, dtype=dtype, local_files_only=True
         )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            where, local_files_only=True, **extra
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
-        raise TargetError(
-            _("{name} can't be loaded").format(name=name),
-            where=where,
-            why=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
-        ) from error
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, local_files_only=True)
+    except _LOADING as error:
+        raise _unloadable(name, where, error) from error
     return HfSubject(name, model, HfTokenizer.of(tokenizer), kind)
 
 
-def _kind(config: Any, *, is_gguf: bool) -> tuple[Kind, str]:
-    if is_gguf:
-        return "causal", "AutoModelForCausalLM"
+def _load_gguf(name: str, path: Path, dtype: torch.dtype) -> HfSubject:
+    """Weights by our own reader; the tokenizer as transformers reads it."""
+    import transformers
+
+    from headwise.integrations.from_checkpoint import causal_lm
+
+    model = causal_lm(path, dtype=dtype)
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            str(path.parent), gguf_file=path.name, local_files_only=True
+        )
+    except _LOADING as error:
+        raise _unloadable(name, str(path), error) from error
+    return HfSubject(name, model, HfTokenizer.of(tokenizer), "causal")
+
+
+_LOADING = (OSError, ValueError, KeyError, RuntimeError, ImportError)
+
+
+def _unloadable(name: str, where: str, error: Exception) -> TargetError:
+    lines = str(error).strip().splitlines()
+    return TargetError(
+        _("{name} can't be loaded").format(name=name),
+        where=where,
+        why=lines[0] if lines else type(error).__name__,
+    )
+
+
+def _kind(config: Any) -> tuple[Kind, str]:
     for architecture in config.architectures or ():
         for end, kind, loader in HEADS:
             if architecture.endswith(end):

@@ -1,0 +1,90 @@
+"""``capture``: the weights of a model while it runs and generates, and nothing left behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import headwise
+
+pytest.importorskip("transformers")
+
+
+def model(name: str = "llama", **changes):
+    from headwise.integrations.loading import tiny
+
+    return tiny(name, **changes).model
+
+
+IDS = torch.tensor([[5, 6, 7, 8, 9]])
+
+
+def hooks(net) -> int:
+    return len(net._forward_pre_hooks) + len(net._forward_hooks)
+
+
+def test_the_weights_are_those_of_the_eager_model_though_the_model_runs_sdpa():
+    net = model()
+    assert net.config._attn_implementation == "sdpa"
+    with torch.no_grad():
+        plain = net(IDS)
+        with headwise.capture(net) as found:
+            watched = net(IDS)
+        net.set_attn_implementation("eager")
+        eager = net(IDS, output_attentions=True)
+    assert torch.allclose(plain.logits, watched.logits, atol=1e-5)
+    assert len(found.steps) == 1
+    for layer, weights in enumerate(eager.attentions):
+        assert torch.equal(found.last.weights[layer], weights)
+
+
+def test_only_what_was_asked_for_is_kept():
+    net = model()
+    with torch.no_grad(), headwise.capture(net, layers=[1], heads=[0, 3], values=True) as found:
+        net(IDS)
+    assert set(found.last.weights) == {1}
+    assert found.last.weights[1].shape == (1, 2, 5, 5)
+    assert found.last.values[1].shape[1] == 2  # key/value heads
+    assert found.last.contexts == {}
+    assert found.last.num_layers == 2
+
+
+def test_generation_gives_one_entry_per_step():
+    net = model()
+    with headwise.capture(net) as found:
+        net.generate(IDS, max_new_tokens=3, do_sample=False)
+    shapes = [step.weights[0].shape[2:] for step in found.steps]
+    assert shapes == [(5, 5), (1, 6), (1, 7)]
+
+
+def test_the_model_is_as_it_was_afterwards_also_after_an_error():
+    net = model()
+    before = hooks(net)
+    with headwise.capture(net):
+        assert hooks(net) == before + 2
+    assert hooks(net) == before
+    with pytest.raises(RuntimeError, match="mine"), headwise.capture(net):
+        raise RuntimeError("mine")
+    with pytest.raises(Exception), headwise.capture(net):  # noqa: B017, PT011 - whatever it is
+        net(torch.tensor([[10**6]]))
+    assert hooks(net) == before
+    assert net.config._attn_implementation == "sdpa"
+    with torch.no_grad(), headwise.capture(net) as found:  # and it works again
+        net(IDS)
+    assert len(found.steps) == 1
+
+
+def test_explain_text_takes_a_model_in_memory():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {word: i for i, word in enumerate(["<unk>", "a", "b", "c", "d", "e", "f", "g", "h"])}
+    inner = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="<unk>")
+    found = headwise.explain_text(
+        model(), tokenizer, "a b c d e f g h a b", methods=["weights", "hidden"], with_curves=False
+    )
+    assert found.subject.kind == "causal"
+    assert found.text.shown[:3] == ("a", "b", "c")
+    assert found.trust is not None and found.trust.tokens == 9
