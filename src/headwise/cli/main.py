@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "headwise.cli.bench",
         N_("Measure Headwise: its speed, its conformance, its verdicts."),
     ),
+    "generate": ("headwise.cli.generate", N_("Text from a real model, token by token.")),
     "models": ("headwise.cli.models", N_("Real models: which there are; obtain one, remove one.")),
     "doctor": ("headwise.cli.doctor", N_("What a bug report needs: versions, CPU, languages.")),
 }

@@ -57,6 +57,7 @@ class Clock:
     Args:
         prompt_tokens: real tokens of all prompts.
         prefill_s: seconds until the first token of every row was chosen.
+        first_rows: rows that got one.
         step_s: seconds of each later step.
         step_rows: rows in each step.
         cached_bytes: bytes of keys and values that each step read.
@@ -66,6 +67,7 @@ class Clock:
 
     prompt_tokens: int = 0
     prefill_s: float = 0.0
+    first_rows: int = 0
     step_s: list[float] = field(default_factory=list)
     step_rows: list[int] = field(default_factory=list)
     cached_bytes: list[int] = field(default_factory=list)
@@ -193,7 +195,7 @@ class Run:
             if step:
                 self.clock.step_s.append(seconds)
             else:
-                self.clock.prefill_s = seconds
+                self.clock.prefill_s, self.clock.first_rows = seconds, len(live)
             yield new
             going = [row for row in live if self.rows[row].stopped is None]
             if not going:
