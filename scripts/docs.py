@@ -38,6 +38,7 @@ EXPERIMENTS: Mapping[str, str] = {
     "grad": "the backward pass",
     "dropout": "dropout in training mode",
     "twice": "the same call again, or another before it",
+    "in the model": "the layer inside its own model, which makes the mask",
 }
 """The words of ``Fault.shown_by``, explained."""
 

@@ -96,6 +96,7 @@ NAMES = {
     "M27": "empty-row-uniform",
     "M28": "additive-masks-overflow",
     "M29": "hidden-values-leak-nan",
+    "M30": "mask-missing-in-registry",
     "X01": "softmax-over-queries",
     "X02": "softmax-over-heads",
     "X03": "softmax-over-heads-and-keys",
@@ -334,7 +335,14 @@ def surroundings() -> dict[str, object]:
     }
     numbers = {"q": q, "k": k, "v": v, "scale": d**-0.5, "cap": 5.0, "need_weights": True}
     fused = {"fused_attention": functional.scaled_dot_product_attention}
-    return {**tools, **sizes, **masks, **positions, **tensors, **numbers, **fused}
+    table = SimpleNamespace(register=lambda _name, _function: None)
+    registries = {
+        "AttentionInterface": table,
+        "AttentionMaskInterface": table,
+        "my_attention": functional.scaled_dot_product_attention,
+        "eager_mask": torch.ones,
+    }
+    return {**tools, **sizes, **masks, **positions, **tensors, **numbers, **fused, **registries}
 
 
 def run(code: str) -> None:

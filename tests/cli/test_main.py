@@ -221,6 +221,7 @@ def test_only_what_was_said_goes_into_a_request(answers):
         "spec": {},
         "init": {},
         "attn_implementation": None,
+        "imports": [],
         "case": None,
         "seed": None,
         "language": "en",
@@ -245,7 +246,10 @@ def test_only_what_was_said_goes_into_a_request(answers):
 def test_the_command_of_a_request_asks_the_same_again(answers):
     requests = answers(report(verdict="matches"))
     words = "verify hf:llama --heads 4 --causal --window 3,- --rope-base 5.0 --cross --init"
-    assert run(*words.split(), "x=a b", "--attn-implementation", "sdpa") == 0
+    more = ["--attn-implementation", "mine", "--import", "my code.py", "--import", "package.mine"]
+    assert run(*words.split(), "x=a b", *more) == 0
+    assert requests[0]["attn_implementation"] == "mine"
+    assert requests[0]["imports"] == ["my code.py", "package.mine"]
     assert run(*shlex.split(requests[0]["command"])[1:]) == 0
     assert requests[1] == requests[0]
 

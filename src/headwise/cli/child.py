@@ -108,21 +108,21 @@ def main(arguments: list[str]) -> NoReturn:
     faulthandler.enable()
     if request.get("timeout"):
         faulthandler.dump_traceback_later(request["timeout"] * _DUMP_AT, exit=False)
-    _search_directory_of_user(request["target"])
+    _search_directory_of_user([request["target"], *(request.get("imports") or ())])
     from headwise.texts import use_language
 
     with use_language(request.get("language", "en")):
         serve(request, result_path, HANDLERS[request["verb"]])
 
 
-def _search_directory_of_user(target: str) -> None:
+def _search_directory_of_user(names: list[str]) -> None:
     """Make modules of the working directory importable, as ``python -m`` would.
 
-    First in line only where a module is the target: a file named ``random.py`` that lies around
-    must not replace the standard library's.
+    First in line only where a module is named, as the target or to be imported: a file named
+    ``random.py`` that lies around must not replace the standard library's.
     """
     directory = str(Path.cwd())
-    if target.startswith("hf:") or target.partition(":")[0].endswith(".py"):
+    if all(name.startswith("hf:") or name.partition(":")[0].endswith(".py") for name in names):
         sys.path.append(directory)
     else:
         sys.path.insert(0, directory)

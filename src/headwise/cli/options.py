@@ -107,8 +107,11 @@ def spec_flags(function: F) -> F:
         ),
         click.option(
             "--attn-implementation",
-            type=click.Choice(["eager", "sdpa"]),
-            help=_("For hf: targets, which code computes the attention."),
+            metavar="NAME",
+            help=_(
+                "For hf: targets, which code computes the attention: eager, sdpa, headwise, or "
+                "what was registered with transformers under a name."
+            ),
         ),
         click.option(
             "--seed", type=click.IntRange(min=0), metavar="N", help=_("Seed of the random values.")
@@ -125,6 +128,20 @@ def spec_flags(function: F) -> F:
     for option in reversed(options):
         function = option(function)
     return function
+
+
+def import_flag(function: F) -> F:
+    """Add the flag that names what is imported before the target."""
+    return click.option(
+        "--import",
+        "imports",
+        multiple=True,
+        metavar="FILE_OR_MODULE",
+        help=_(
+            "Import this before the target is built, such as code that registers an "
+            "implementation; repeatable."
+        ),
+    )(function)
 
 
 def common_flags(function: F) -> F:
@@ -149,6 +166,7 @@ def request(verb: str, target: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         "spec": spec,
         "init": flags.get("init") or {},
         "attn_implementation": flags.get("attn_implementation"),
+        "imports": list(flags.get("imports") or ()),
         "case": flags.get("case"),
         "seed": flags.get("seed"),
         "language": current_language(),
@@ -264,4 +282,6 @@ def _command(verb: str, target: str, spec: Mapping[str, Any], flags: Mapping[str
         words += ["--init", f"{name}={value!r}"]
     if flags.get("attn_implementation"):
         words += ["--attn-implementation", flags["attn_implementation"]]
+    for name in flags.get("imports") or ():
+        words += ["--import", name]
     return shlex.join(words)

@@ -8,6 +8,7 @@ A request is plain data::
                                         those of AttentionSpec.from_flags, padding_mask, cross
      "init": {"batch_first": true},     further constructor arguments
      "attn_implementation": "eager",    or null
+     "imports": ["mine.py"],            files and modules to import before the target
      "case": "left", "seed": 7,         or null
      "language": "en",
      "timeout": 60.0,

@@ -28,6 +28,7 @@ def command() -> click.Command:
     )
     @click.argument("target")
     @options.spec_flags
+    @options.import_flag
     @click.option("--case", help=_("Only this input, as named in a report."))
     @click.option("--json", "as_json", is_flag=True, help=_("Print one JSON object."))
     @options.common_flags

@@ -36,6 +36,7 @@ def command() -> click.Command:
     )
     @click.argument("target")
     @options.spec_flags
+    @options.import_flag
     @click.option("--case", help=_("Only this input, as named in a report."))
     @click.option(
         "--ignore", default="", metavar="CODE,…", help=_("Findings that are not reported.")

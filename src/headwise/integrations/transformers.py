@@ -27,11 +27,12 @@ from torch.overrides import TorchFunctionMode
 
 from headwise.errors import TargetError, UsageError, did_you_mean
 from headwise.hf_config import FAMILIES
+from headwise.integrations.implementations import Implementation, look_up, raised_at
 from headwise.reference.setting import Inputs
 from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.lift import Lift
-from headwise.verifier.subject import ADAPTER_STYLE, Options, Subject
+from headwise.verifier.subject import ADAPTER_STYLE, Evidence, Options, Subject
 
 SIZES: Mapping[str, int] = {
     "hidden_size": 48,
@@ -54,8 +55,6 @@ TYPE_SIZES: Mapping[str, Mapping[str, Any]] = {
 """Further fields for one type. Mistral's window is shorter than the texts used here, or it would
 hide nothing; Qwen3's default head of 128 channels is cut to one that is not hidden/heads; SmolLM3's
 default padding token lies outside a tiny vocabulary."""
-
-IMPLEMENTATIONS = ("eager", "sdpa")
 
 ROLES: Mapping[str, tuple[str, ...]] = {
     "qkv": ("c_attn", "qkv_proj"),
@@ -102,7 +101,7 @@ class HfTarget:
         file: its source file.
         spec: what the configuration says about it.
         config: the configuration of the model.
-        attn_implementation: ``eager`` or ``sdpa``.
+        implementation: what computes the attention, and what is registered with it.
         ends_before_output: the output projection belongs to another module (BERT).
         dropped: casts to float32 inside one call of the layer, by name (what lifting drops).
         notes: what was found out, to be printed: name and sentence.
@@ -115,13 +114,18 @@ class HfTarget:
     file: str | None
     spec: AttentionSpec
     config: Any
-    attn_implementation: str
+    implementation: Implementation
     ends_before_output: bool = False
     dropped: dict[str, int] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     import_s: float = 0.0
     _models: dict[torch.dtype, nn.Module] = field(default_factory=dict, repr=False)
     _calls: dict[tuple[Any, ...], Call] = field(default_factory=dict, repr=False)
+
+    @property
+    def attn_implementation(self) -> str:
+        """Name of what computes the attention."""
+        return self.implementation.name
 
     @property
     def window(self) -> tuple[int | None, int | None] | None:
@@ -306,7 +310,8 @@ def load(
 
     Args:
         model_type: ``gpt2``, ``llama``, ``mistral``, ``bert``, … (`headwise.hf_config.FAMILIES`).
-        attn_implementation: ``eager`` or ``sdpa``.
+        attn_implementation: ``eager``, ``sdpa``, ``headwise``, or a name that was registered with
+            transformers' ``AttentionInterface``.
         init: fields of the configuration to set otherwise, by name.
         seed: of the weights and of the token ids.
 
@@ -315,7 +320,8 @@ def load(
         zero biases and unit gains hide nothing.
 
     Raises:
-        UsageError: transformers is missing, or the type, a field or a value does not exist.
+        UsageError: transformers is missing, or the type, the implementation, a field or a value
+            does not exist.
         TargetError: the type exists but its attention is not described here, or it can't be built.
 
     Example:
@@ -327,21 +333,13 @@ def load(
     transformers = _import()
     label = f"hf:{model_type}"
     config_class = _config_class(transformers, model_type)
-    if attn_implementation not in IMPLEMENTATIONS:
-        near = did_you_mean(attn_implementation, IMPLEMENTATIONS)
-        raise UsageError(
-            _("unknown attention implementation {name!r}").format(name=attn_implementation),
-            where=f"--attn-implementation {attn_implementation}",
-            fix=_("did you mean {near!r}?").format(near=near)
-            if near
-            else ", ".join(IMPLEMENTATIONS),
-        )
+    implementation = look_up(attn_implementation)
     with _quiet(transformers):
         config = _config(config_class, model_type, dict(init or {}))
         model_class = _model_class(transformers, config_class)
         import_s = time.perf_counter() - started
         model = _build(transformers, model_class, config, attn_implementation, label, seed)
-        layer_name = _first_attention(model, label)
+        layer_name = _first_attention(model, label, implementation)
     layer = model.get_submodule(layer_name)
     target = HfTarget(
         label=label,
@@ -350,7 +348,7 @@ def load(
         file=inspect.getsourcefile(type(layer)),
         spec=AttentionSpec.from_hf_config(config, layer=getattr(layer, "layer_idx", None) or 0),
         config=config,
-        attn_implementation=attn_implementation,
+        implementation=implementation,
         ends_before_output="o" not in _roles(layer),
         import_s=import_s,
     )
@@ -498,6 +496,7 @@ def _run_model(
             _("the model of {label} can't be run on {batch} x {length} tokens").format(
                 label=label, batch=batch, length=length
             ),
+            where=raised_at(error),
             why=f"{type(error).__name__}: {' '.join(str(error).split())}",
         ) from error
 
@@ -518,8 +517,16 @@ class _SoftmaxWatch(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _first_attention(model: nn.Module, label: str) -> str:
-    """Name of the innermost module with parameters in which the first softmax is computed."""
+def _first_attention(model: nn.Module, label: str, implementation: Implementation) -> str:
+    """Name of the innermost module with parameters in which the first softmax is computed.
+
+    A function that was registered may have no softmax: the model's own code is looked at then.
+    """
+    if implementation.name not in ("eager", "sdpa"):
+        from headwise.integrations.registration import implementation as running_on
+
+        with running_on(model, "eager"):
+            return _first_attention(model, label, look_up("eager"))
     watch = _SoftmaxWatch()
     handles = []
     for name, module in model.named_modules():
@@ -578,7 +585,7 @@ def _look_around(target: HfTarget) -> None:
 
     notes = target.notes
     notes["layer"] = f"{type(target.layer).__name__} ({target.layer_name})"
-    notes["attn_implementation"] = target.attn_implementation
+    notes["attn_implementation"] = target.implementation.sentence
     notes["mask"] = _("{plain}; with padding: {padded}").format(
         plain=_mask_kind(plain, target.layer, target.attn_implementation),
         padded=_mask_kind(padded, target.layer, target.attn_implementation),
@@ -604,12 +611,28 @@ def _look_around(target: HfTarget) -> None:
         )
 
 
+def _evidence(target: HfTarget) -> dict[str, Evidence]:
+    """What the registry, and a mask that should be plainly causal, prove of faults."""
+    found = target.implementation.evidence()
+    if target.spec.is_causal:
+        length = 6 if target.spec.window is None else 2  # a window hides nothing
+        x = torch.zeros(1, length, target.spec.d_model, dtype=torch.float64)
+        _x, call = target._prepared(Inputs(x=x), lifted=False)  # noqa: SLF001 - same file
+        mask = call.kwargs.get("attention_mask")
+        if mask is None or isinstance(mask, Tensor):
+            found |= target.implementation.evidence_of_mask(mask)
+    return found
+
+
 def _mask_kind(call: Call, layer: nn.Module, attn_implementation: str) -> str:
     """The mask that a model hands over, in words."""
     mask = call.kwargs.get("attention_mask")
     if mask is None:
-        causal = attn_implementation == "sdpa" and getattr(layer, "is_causal", False)
+        by_flag = attn_implementation in ("sdpa", "headwise")
+        causal = by_flag and getattr(layer, "is_causal", False)
         return _("none, is_causal instead") if causal else _("none")
+    if not isinstance(mask, Tensor):
+        return type(mask).__name__
     if mask.dtype is torch.bool:
         return _("boolean, True = may look")
     if mask.min() == torch.finfo(mask.dtype).min:
@@ -632,7 +655,7 @@ def subject(
         model_type: type of the model, ``llama``.
         words: words of the specification that the user declared; they win over the configuration.
         init: fields of the configuration.
-        attn_implementation: ``eager`` or ``sdpa``.
+        attn_implementation: name of what computes the attention.
         seed: of the random model.
     """
     target = load(model_type, attn_implementation=attn_implementation, init=init, seed=seed)
@@ -646,6 +669,8 @@ def subject(
     if words.get("rope") is not None and spec.rope is not None:
         changes["positions"] = dataclasses.replace(spec.rope, pairs=words["rope"])
     spec = spec.replace(**changes)
+
+    own = target.implementation.file
 
     def call(layer: Any, inputs: Inputs, options: Options) -> Tensor:
         return target.call(layer, inputs, lifted=options.lifted)
@@ -662,11 +687,12 @@ def subject(
         styles=(ADAPTER_STYLE,),
         strong_polarity="keep",
         file=target.file,
-        own_files=frozenset({target.file} if target.file else ()),
+        own_files=frozenset(file for file in [own or target.file] if file),
         angles=None
         if spec.rope is None
         else lambda inputs, lifted: target.angles(inputs, lifted=lifted),
         mask_from="attention_mask",
         ends_before_output=target.ends_before_output,
         import_s=target.import_s,
+        evidence=_evidence(target),
     )

@@ -7,7 +7,7 @@ import time
 _STARTED = time.perf_counter()
 
 import contextlib  # noqa: E402
-from collections.abc import Callable, Mapping  # noqa: E402
+from collections.abc import Callable, Mapping, Sequence  # noqa: E402
 from typing import Any  # noqa: E402
 
 import torch  # noqa: E402
@@ -21,7 +21,12 @@ from headwise.texts import translate as _  # noqa: E402
 from headwise.verifier.engine import Engine  # noqa: E402
 from headwise.verifier.findings import findings_of, inferred_of  # noqa: E402
 from headwise.verifier.subject import Subject  # noqa: E402
-from headwise.verifier.target import IMPORTS, load_subject, target_label  # noqa: E402
+from headwise.verifier.target import (  # noqa: E402
+    IMPORTS,
+    load_imports,
+    load_subject,
+    target_label,
+)
 
 IMPORT_SECONDS = time.perf_counter() - _STARTED
 
@@ -36,6 +41,7 @@ def verify(
     padding_mask: str | None = None,
     cross: bool = False,
     attn_implementation: str | None = None,
+    imports: Sequence[str] = (),
     case: str | None = None,
     seed: int = 0,
     lang: str | None = None,
@@ -52,7 +58,10 @@ def verify(
         init: constructor arguments that the specification does not imply.
         padding_mask: ``keep`` or ``ignore``: what True means in the target's padding mask.
         cross: the layer is cross attention.
-        attn_implementation: for ``hf:`` targets, ``eager`` or ``sdpa``.
+        attn_implementation: for ``hf:`` targets, the name of what computes the attention:
+            ``eager``, ``sdpa``, ``headwise``, or a name that was registered.
+        imports: files and modules that are imported before the target is built, such as one that
+            registers an implementation.
         case: restrict to one case by name.
         seed: of weights and inputs.
         lang: ``en`` or ``zh``.
@@ -74,6 +83,7 @@ def verify(
         "spec": {**(_words_of(spec) if spec is not None else {}), **words},
         "init": dict(init or {}),
         "attn_implementation": attn_implementation,
+        "imports": list(imports),
         "case": case,
         "seed": seed,
     }
@@ -111,6 +121,7 @@ def subject_of(request: Mapping[str, Any]) -> Subject:
     words = dict(request.get("spec") or {})
     padding_mask = words.pop("padding_mask", None)
     cross = bool(words.pop("cross", False))
+    load_imports(request.get("imports") or ())
     subject = load_subject(
         request["target"],
         words=words,

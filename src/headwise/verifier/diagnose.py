@@ -162,6 +162,8 @@ class Search:
                 and fault.code not in self.undecided
                 for variant in fault.variants(spec)
             ]
+            for code in self.session.subject.evidence:
+                found += [(FAULTS[code], v) for v in FAULTS[code].with_evidence(spec)]
             if any(case.causal_flag for case in self.cases) and not spec.is_causal:
                 switched = spec.replace(is_causal=True)
                 for code in ("M05", "M06", "M07", "M08", "M09", "M17"):

@@ -18,6 +18,7 @@ from headwise.spec import AttentionSpec
 from headwise.texts import translate as _
 from headwise.verifier.cases import Case, make_cases
 from headwise.verifier.diagnose import Diagnosis, Search, Theory
+from headwise.verifier.evidence import Location
 from headwise.verifier.evidence_texts import head_axis_evidence
 from headwise.verifier.faults import FAULTS
 from headwise.verifier.gradients import check_gradients
@@ -249,26 +250,25 @@ class Engine:
 
     def _float32_floor(self, diagnosis: Diagnosis) -> None:
         """D02: the target computes something in float32; report the floor that it sets."""
-        worst = 0.0
+        worst, theory = 0.0, diagnosis.theory or Theory(diagnosis.reading)
         for case in self.cases:
             plain = self.session.outcome(case, diagnosis.reading, lifted=False)
-            predicted = self.session.predict(case, diagnosis.reading)
+            predicted = self.search.predict(theory, case)
             if plain.output is None or isinstance(predicted, Exception):
                 continue
-
             rows = self.session.real_rows(case, diagnosis.reading)
             distance = gap(plain.output, predicted.output, rows)
             if math.isfinite(distance):
                 worst = max(worst, distance)
         self.floor = worst
         code = "D03" if self.precision == "halves" else "D02"
-        note = Note(FAULTS[code], before=worst, after=diagnosis.before)
+        note = Note(FAULTS[code], before=worst, after=diagnosis.after)
         note.case = next((c for c in self.cases if c.name == "plain"), self.cases[0])
         note.where = (
             _("largest difference {before:.1e}: rounding in float32 explains it")
             if self.precision == "float32"
             else _("largest difference {before:.1e} as it is, {after:.1e} without the casts")
-        ).format(before=worst, after=diagnosis.before)
+        ).format(before=worst, after=diagnosis.after)
         self.notes.append(note)
 
     def _faults(self, diagnosis: Diagnosis) -> None:
@@ -296,6 +296,12 @@ class Engine:
                 note.kind = "bug"  # separate matrices have names that say which is which
             if fault.code == "M03":
                 note.evidence.extend(head_axis_evidence(self, single))
+            seen = self.subject.evidence.get(fault.code)
+            if seen is not None:
+                note.evidence.extend(seen.sentences)
+                if seen.file is not None:
+                    line = seen.lines[0] if seen.lines else None
+                    note.place = Location(seen.file, line, seen.lines, fault.stage, seen.reason)
             for case in cases:
                 outcome = self.session.outcome(case, theory.reading)
                 if outcome.error is not None:

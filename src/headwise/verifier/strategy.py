@@ -53,11 +53,24 @@ def diagnose(engine: Engine) -> Diagnosis:
         found = search_faults(engine, plain, masked)
         if found.theory is not None:
             engine.precision = precision
-            return found
+            return without_lifting(engine, found)
         best = best or found
     use_precision(engine, "float64")
     assert best is not None
     return best
+
+
+def without_lifting(engine: Engine, found: Diagnosis) -> Diagnosis:
+    """The same diagnosis in float64 as it is, if it holds there: then no cast blurs the numbers."""
+    theory, precision = found.theory, engine.precision
+    if theory is None or precision != "lifted":
+        return found
+    use_precision(engine, "float64")
+    if engine.search.explains(theory, engine.cases):
+        engine.precision = "float64"
+        return finished(engine, theory, (*theory.codes, *found.equivalents))
+    use_precision(engine, precision)
+    return found
 
 
 def precisions(engine: Engine) -> Iterable[str]:

@@ -136,6 +136,23 @@ class Recipe:
     call: Callable[[Inputs, Options], str | None]
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """What the provider of a target has seen of a fault, besides the numbers.
+
+    Args:
+        sentences: what was seen, for the report.
+        file: where the cause lies, if that is known.
+        lines: lines to change in it, the best one first.
+        reason: why these lines.
+    """
+
+    sentences: tuple[str, ...]
+    file: str | None = None
+    lines: tuple[int, ...] = ()
+    reason: str = ""
+
+
 Caller = Callable[[Any, Inputs, Options], Any]
 
 
@@ -168,6 +185,7 @@ class Subject:
         time_first: (T, B, D); None = unknown.
         recipe: how to write a call of it in a test.
         import_s: seconds spent on importing what the target needs, where its provider knows.
+        evidence: codes of faults that only their cause tells from others, and what was seen of it.
     """
 
     label: str
@@ -193,3 +211,4 @@ class Subject:
     recipe: Recipe | None = None
     import_s: float = 0.0
     time_first: bool | None = False
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)

@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -114,6 +114,25 @@ def target_label(target: Any) -> str:
     return f"{getattr(cls, '__module__', '?')}:{getattr(cls, '__qualname__', repr(target))}"
 
 
+def load_imports(names: Iterable[str]) -> None:
+    """Import what has to be there before the target is built: files and modules, in order.
+
+    Raises:
+        UsageError: there is no such file or module.
+        TargetError: it raises while it is imported.
+    """
+    for name in names:
+        if is_file(name):
+            load_file(Path(name))
+        else:
+            load_module(name)
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is a path, and not that of a module."""
+    return name.endswith(".py") or "/" in name or "\\" in name
+
+
 def load_file(path: Path) -> ModuleType:
     """Import a source file under a private name.
 
@@ -166,7 +185,7 @@ def place_in(error: BaseException, path: Path) -> str:
     found = ""
     trace = error.__traceback__
     while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
+        if Path(trace.tb_frame.f_code.co_filename).resolve() == path.resolve():
             found = f"{path}:{trace.tb_lineno}"
         trace = trace.tb_next
     if isinstance(error, SyntaxError) and error.lineno is not None:

@@ -8,6 +8,7 @@ from headwise.verifier.faults import (
     masking,
     positions,
     projection,
+    registration,
     scores,
     softmax,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "masking",
     "positions",
     "projection",
+    "registration",
     "scores",
     "softmax",
 ]

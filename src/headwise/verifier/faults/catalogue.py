@@ -71,6 +71,8 @@ class Fault:
         bad, good: the pattern in code, wrong and right.
         variants: the ways of being wrong for a spec; empty where a property finds it instead.
         in_steps: the ways that only show when a sequence is taken in steps, with a cache.
+        with_evidence: the ways that other faults share, named only where the target's provider has
+            seen the cause itself (``Subject.evidence``).
     """
 
     code: str
@@ -86,6 +88,7 @@ class Fault:
     good: str = ""
     variants: Callable[[AttentionSpec], Iterable[Variant]] = lambda spec: ()
     in_steps: Callable[[AttentionSpec], Iterable[Variant]] = lambda spec: ()
+    with_evidence: Callable[[AttentionSpec], Iterable[Variant]] = lambda spec: ()
 
     @property
     def stage(self) -> str:

@@ -265,6 +265,26 @@ def causal_missing(spec: AttentionSpec) -> Iterable[Variant]:
         yield from variants(drop_rule("causal"), hows=FEW)
 
 
+def causal_only_beside_others(spec: AttentionSpec) -> Iterable[Variant]:
+    """The causal rule acts only where another one hides something; else no mask is made."""
+    if not spec.is_causal:
+        return
+
+    def others_idle(s: Setting) -> Tensor:
+        if not torch.equal(s.visible(), s.rules["causal"].expand_as(s.visible())):
+            raise NothingToDoError("others")
+        return torch.ones_like(s.visible())
+
+    def within_window(s: Setting) -> Tensor:
+        left = None if s.spec.window is None else s.spec.window[0]
+        if left is None or s.inputs.kv_len > left:
+            raise NothingToDoError("window")
+        return others_idle(s)
+
+    yield from variants(others_idle, "without another rule", FEW[:1])
+    yield from variants(within_window, "in texts shorter than the window", FEW[:1])
+
+
 def causal_moved(offset: int) -> Callable[[AttentionSpec], Iterable[Variant]]:
     def moved(spec: AttentionSpec) -> Iterable[Variant]:
         if spec.is_causal:
@@ -593,6 +613,7 @@ register(
         bad="out = F.scaled_dot_product_attention(q, k, v)",
         good="out = F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         variants=causal_missing,
+        with_evidence=causal_only_beside_others,
     ),
     Fault(
         code="M06",
