@@ -16,6 +16,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "headwise.cli.bench_attention",
         N_("How fast attention is, beside other libraries in the same run."),
     ),
+    "decode": (
+        "headwise.cli.bench_decode",
+        N_("How fast text is decoded, beside transformers in the same run."),
+    ),
     "onnx": (
         "headwise.cli.bench_onnx",
         N_("The conformance cases of ONNX, through Headwise and other libraries."),
