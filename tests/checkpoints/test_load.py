@@ -12,9 +12,10 @@ from tests.checkpoints import tiny
 from headwise.checkpoints import pulled
 from headwise.checkpoints.families import FAMILIES
 from headwise.checkpoints.load import FORMATS, Model, from_source, load, save
+from headwise.checkpoints.open import open_checkpoint
 from headwise.checkpoints.safetensors_files import write_safetensors
 from headwise.checkpoints.state_dicts import write_state_dict
-from headwise.errors import SpecError, UsageError
+from headwise.errors import HeadwiseError, SpecError, UsageError
 
 transformers = pytest.importorskip("transformers")
 
@@ -214,11 +215,11 @@ def test_a_name_that_is_not_pulled_says_how_to_obtain_it(name, monkeypatch, tmp_
     [
         ({"model_type": "lama"}, UsageError, "model type 'lama' is not covered"),
         ({"model_type": None}, UsageError, "model type None is not covered"),
-        ({"num_hidden_layers": 10**9}, UsageError, "1000000000 layers"),
+        ({"num_hidden_layers": 10**9}, UsageError, "num_hidden_layers=1000000000"),
         ({"num_hidden_layers": 0}, UsageError, "num_hidden_layers=0"),
         ({"num_attention_heads": 0}, SpecError, "num_heads=0"),
         ({"vocab_size": 2**62}, UsageError, "vocab_size"),
-        ({"vocab_size": 2**39, "hidden_size": 2**39}, UsageError, "can have the sizes|tensors"),
+        ({"hidden_size": 2**39}, UsageError, "hidden_size=549755813888"),
         ({"hidden_size": "wide"}, SpecError, "d_model='wide'"),
         ({"rope_theta": "x", "rope_parameters": None}, UsageError, "configuration can't be read"),
         ({"hidden_act": "relu"}, UsageError, "activation 'relu'"),
@@ -281,3 +282,44 @@ def test_a_file_in_the_folder_is_loaded_with_its_configuration(tmp_path):
     folder = tmp_path / "model"
     write_safetensors(folder, official.state_dict(), official.config.to_dict())
     assert load(folder / "model.safetensors").family == "bert"
+
+
+STRANGE = (None, -1, 0, 1, 0.5, 2**70, 1e308, float("nan"), "x", "", True, [], [1], {}, {"a": 1})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt2", "llama-3", "mistral", "qwen2-window", "bert"])
+def test_no_value_in_a_configuration_crashes(name):
+    """Every field with every strange value: a model, or an error of ours."""
+    source = tiny.source_of(tiny.official(name))
+    plain, refused = dict(source.config), 0
+    inner = plain.get("rope_parameters") or {}
+    changes = [{field: value} for field in plain for value in STRANGE]
+    changes += [{"rope_parameters": inner | {field: value}} for field in inner for value in STRANGE]
+    for change in changes:
+        source.config = plain | change
+        try:
+            from_source(source)
+        except HeadwiseError:
+            refused += 1
+    assert 0 < refused < len(changes)
+
+
+@pytest.mark.slow
+def test_no_value_in_the_metadata_of_a_gguf_file_crashes(tmp_path):
+    save(model_of("llama-3", torch.float32), tmp_path / "a.gguf", format="gguf")
+    file = open_checkpoint(tmp_path / "a.gguf")
+    plain = dict(file.config)
+    source = tiny.Memory({name: file.read(name) for name in file.tensors}, plain)
+    source.format = "gguf"
+    refused, changes = 0, [{field: value} for field in plain for value in STRANGE]
+    more = ("rope.scaling.type", "attention.sliding_window", "expert_count")
+    changes += [{f"llama.{key}": value} for key in more for value in STRANGE]
+    changes += [{"tokenizer.ggml.tokens": value} for value in STRANGE]
+    for change in changes:
+        source.config = plain | change
+        try:
+            from_source(source)
+        except HeadwiseError:
+            refused += 1
+    assert 0 < refused < len(changes)

@@ -248,15 +248,19 @@ def _family(
 
 def _spec(source: TensorSource, family: Family, fields: Mapping[str, Any]) -> StackSpec:
     """The model of a configuration that nobody has checked."""
-    layers = fields.get("num_hidden_layers", fields.get("n_layer"))
-    if isinstance(layers, int) and layers > len(source.tensors):
-        raise UsageError(
-            _("the configuration states {layers} layers, the file has {tensors} tensors").format(
-                layers=layers, tensors=len(source.tensors)
-            ),
-            where=str(source.path),
-            why=_("every layer has several"),
-        )
+    longest = max((n for info in source.tensors.values() for n in info.shape), default=0)
+    limits = {
+        **dict.fromkeys(_LAYERS, (len(source.tensors), _("the file has {limit} tensors"))),
+        **dict.fromkeys(_WIDTHS, (longest, _("no axis of a tensor is longer than {limit}"))),
+    }
+    for name, (limit, why) in limits.items():
+        value = fields.get(name)
+        if isinstance(value, int | float) and value > limit:
+            raise UsageError(
+                _("the configuration says {name}={value!r}").format(name=name, value=value),
+                where=str(source.path),
+                why=why.format(limit=limit),
+            )
     try:
         spec = family.spec(fields)
     except HeadwiseError:
@@ -282,6 +286,14 @@ def _empty(source: TensorSource, spec: StackSpec) -> Stack:
             where=str(source.path),
             why=str(error).partition("\n")[0],
         ) from error
+
+
+_LAYERS = ("num_hidden_layers", "n_layer")
+_WIDTHS = (
+    "hidden_size", "n_embd", "intermediate_size", "n_inner", "vocab_size",
+    "num_attention_heads", "n_head", "num_key_value_heads", "head_dim",
+)  # fmt: skip
+"""Sizes that some tensor of the file must have, or a multiple of them."""
 
 
 class _NoDraws(TorchFunctionMode):
