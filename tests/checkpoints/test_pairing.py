@@ -65,6 +65,21 @@ def test_a_trained_file_shows_its_pairs_whatever_the_rule(trained, pairs, tmp_pa
         assert torch.allclose(model.stack(ids), trained(ids), atol=1e-4)
 
 
+def test_the_pairs_are_shown_before_the_weights_move(trained, tmp_path):
+    path = write(trained, tmp_path / "a.gguf", pairs="halves")
+    model = load(path, device="meta", dtype=torch.bfloat16)
+    assert model.stack.tokens.weight.device.type == "meta"
+    assert model.pairing.pairs == model.spec.attention[0].rope.pairs == "halves"
+
+
+def test_a_vocabulary_that_is_none_or_too_long(trained, tmp_path):
+    long = load(write(trained, tmp_path / "a.gguf", pairs="halves", vocabulary=[*WORDS, "Ġx"] * 2))
+    assert long.pairing.pairs == "halves" and not long.pairing.why
+    words = {"tokenizer.ggml.tokens": "The sun"}
+    none = load(write(trained, tmp_path / "b.gguf", pairs="neighbours", vocabulary=None, **words))
+    assert "no vocabulary" in none.pairing.sentence()
+
+
 def test_the_losses_are_those_of_the_two_readings(trained, tmp_path):
     found = load(write(trained, tmp_path / "a.gguf", pairs="neighbours")).pairing
     ids = torch.tensor([spell(TEXT, WORDS)])

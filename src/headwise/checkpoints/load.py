@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -114,8 +115,6 @@ def from_source(
     layout = layout_of(Names(spec=spec, parameters=shapes, has=source.tensors.keys(), pairs=rule))
     dtype = _stored_dtype(source, layout) if dtype is None else dtype
     state, account = read_state(source, layout, shapes, dtype=dtype)
-    if device is not None:
-        state = {name: value.to(device) for name, value in state.items()}
 
     def build(pairs: Pairs) -> Stack:
         made = _empty(source, with_pairs(spec, pairs))
@@ -125,6 +124,8 @@ def from_source(
     pairing = None
     if gguf is not None:
         pairing = decide(build, rule, source.config, where=str(source.path))
+    if device is not None:
+        state = {name: value.to(device) for name, value in state.items()}
     stack = build(rule if pairing is None else pairing.pairs)
     return Model(
         stack=stack,
@@ -222,7 +223,8 @@ def _family(
                 where=f"{source.path}: general.architecture",
                 fix=_("one of {names}").format(names=", ".join(known)),
             )
-        fields: Mapping[str, Any] = one.config(source)
+        with _nobody_checked(source):
+            fields: Mapping[str, Any] = one.config(source)
         family = FAMILIES[fields["model_type"]]
         return family, fields, family.gguf
     fields = source.config if config is None else config
@@ -247,7 +249,7 @@ def _family(
 
 
 def _spec(source: TensorSource, family: Family, fields: Mapping[str, Any]) -> StackSpec:
-    """The model of a configuration that nobody has checked."""
+    """The model of a configuration."""
     longest = max((n for info in source.tensors.values() for n in info.shape), default=0)
     limits = {
         **dict.fromkeys(_LAYERS, (len(source.tensors), _("the file has {limit} tensors"))),
@@ -261,8 +263,16 @@ def _spec(source: TensorSource, family: Family, fields: Mapping[str, Any]) -> St
                 where=str(source.path),
                 why=why.format(limit=limit),
             )
-    try:
+    with _nobody_checked(source):
         spec = family.spec(fields)
+    return family.fit(spec, source.tensors.keys())
+
+
+@contextlib.contextmanager
+def _nobody_checked(source: TensorSource) -> Iterator[None]:
+    """Values of any kind may stand in a configuration: what trips over one says so."""
+    try:
+        yield
     except HeadwiseError:
         raise
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -272,7 +282,6 @@ def _spec(source: TensorSource, family: Family, fields: Mapping[str, Any]) -> St
             why=f"{type(error).__name__}: {error}",
             fix=_("the configuration that came with the model"),
         ) from error
-    return family.fit(spec, source.tensors.keys())
 
 
 def _empty(source: TensorSource, spec: StackSpec) -> Stack:

@@ -87,24 +87,28 @@ def decide(
     Raises:
         UsageError: if the weights predict the text, but not clearly better one way.
     """
+    other: Pairs = "halves" if rule == "neighbours" else "neighbours"
+    stacks = {pairs: build(pairs) for pairs in (rule, other)}
+    size = stacks[rule].spec.vocabulary
     vocabulary = metadata.get("tokenizer.ggml.tokens")
-    ids = None if vocabulary is None else spell(TEXT, vocabulary)
+    ids = spell(TEXT, vocabulary[:size]) if isinstance(vocabulary, list | tuple) else None
     if ids is None:
         why = N_("since the file has no vocabulary that spells a text")
         return Pairing(pairs=rule, rule=rule, why=why)
     first = metadata.get("tokenizer.ggml.bos_token_id")
-    if isinstance(first, int) and metadata.get("tokenizer.ggml.add_bos_token", True):
+    if (
+        isinstance(first, int)
+        and 0 <= first < size
+        and metadata.get("tokenizer.ggml.add_bos_token", True)
+    ):
         ids = [first, *ids]
-    other: Pairs = "halves" if rule == "neighbours" else "neighbours"
-    stacks = {pairs: build(pairs) for pairs in (rule, other)}
     by_pairs = {pairs: _losses(stack, ids) for pairs, stack in stacks.items()}
     means = {pairs: float(losses.mean()) for pairs, losses in by_pairs.items()}
     best = min(means, key=means.__getitem__)
     gap = by_pairs[rule] - by_pairs[other]
     errors = abs(float(gap.mean())) / max(_error(gap), 1e-12)
     found = Pairing(pairs=best, rule=rule, losses=means, tokens=len(gap), errors=errors)
-    chance = math.log(stacks[rule].spec.vocabulary)
-    if not means[best] + _ERRORS * _error(by_pairs[best]) < chance:
+    if not means[best] + _ERRORS * _error(by_pairs[best]) < math.log(size):
         why = N_("since the weights predict no text")
         return Pairing(pairs=rule, rule=rule, losses=means, tokens=len(gap), errors=errors, why=why)
     if errors <= _ERRORS:
