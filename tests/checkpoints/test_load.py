@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 
 import pytest
@@ -257,6 +258,26 @@ def test_formats_that_are_none(tmp_path):
     with pytest.raises(UsageError, match="Qwen2 with a window"):
         save(model_of("qwen2-window"), tmp_path / "x.gguf", format="gguf")
     assert set(FORMATS) == {kind for _, kind in PAIRS}
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("llama", {"hidden_act": "gelu"}, "activation='gelu'"),
+        (
+            "llama-3",
+            {"rope_parameters": tiny.LLAMA3 | {"rope_theta": 500.0, "high_freq_factor": 5.0}},
+            r"high_freq_factor=5\.0",
+        ),
+    ],
+)
+def test_what_gguf_can_not_say_is_not_written(name, change, message, tmp_path):
+    source = tiny.source_of(tiny.official(name))
+    source.config |= change
+    with pytest.raises(UsageError, match="can't be written as GGUF") as caught:
+        save(from_source(source), tmp_path / "a.gguf", format="gguf")
+    assert re.search(message, caught.value.where)
+    assert not (tmp_path / "a.gguf").exists()
 
 
 def test_what_a_configuration_can_not_say_is_not_saved(tmp_path):

@@ -95,9 +95,20 @@ def config_of(source: TensorSource) -> dict[str, Any]:
 
 
 def metadata_of(spec: StackSpec, arch: str) -> dict[str, Any]:
-    """The metadata of a model."""
+    """The metadata of a model.
+
+    Raises:
+        UsageError: for what no key can say.
+    """
     one = spec.attention[0]
     assert one.rope is not None
+    how = one.rope.scaling
+    if isinstance(how, Llama3Scaling):
+        low, high = how.low_freq_factor, how.high_freq_factor
+        if (low, high) != (_LOW, _HIGH):
+            raise _unsaid(f"low_freq_factor={low}, high_freq_factor={high}")
+    if spec.activation != "silu":
+        raise _unsaid(f"activation={spec.activation!r}")
     found: dict[str, Any] = {
         "general.architecture": arch,
         f"{arch}.vocab_size": spec.vocabulary,
@@ -113,12 +124,21 @@ def metadata_of(spec: StackSpec, arch: str) -> dict[str, Any]:
         f"{arch}.rope.dimension_count": one.head_dim,
         f"{arch}.rope.freq_base": one.rope.base,
     }
-    if isinstance(one.rope.scaling, LinearScaling):
+    if isinstance(how, LinearScaling):
         found[f"{arch}.rope.scaling.type"] = "linear"
-        found[f"{arch}.rope.scaling.factor"] = float(one.rope.scaling.factor)
+        found[f"{arch}.rope.scaling.factor"] = float(how.factor)
     if one.window is not None and one.window[0] is not None:
         found[f"{arch}.attention.sliding_window"] = one.window[0] + 1
     return found
+
+
+def _unsaid(what: str) -> UsageError:
+    return UsageError(
+        _("this model can't be written as GGUF"),
+        where=f"save(model, format='gguf'): {what}",
+        why=_("the format does not say it, so it would be read as another model"),
+        fix="format='safetensors'",
+    )
 
 
 def _scaling(source: TensorSource, get: Any, base: float, head_dim: Any) -> Any:
