@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "grading": VOCABULARY | MEANING | {"verifier", "labs", "reference"},
     "integrations": VOCABULARY
     | MEANING
-    | {"reference", "report", "verifier", "attend", "explain", "checkpoints"},
+    | {"reference", "report", "verifier", "attend", "explain", "checkpoints", "generate"},
     "bench": VOCABULARY
     | MEANING
     | {"attend", "cost", "reference", "integrations", "checkpoints", "generate"},

@@ -14,14 +14,14 @@ from torch import nn
 
 from headwise.checkpoints.families import FAMILIES
 from headwise.checkpoints.family import Names
-from headwise.checkpoints.load import load
+from headwise.checkpoints.load import Model, load
 from headwise.checkpoints.mapping import write_state
 from headwise.errors import TargetError
 from headwise.texts import translate as _
 
 
-def causal_lm(path: Path, *, dtype: torch.dtype) -> nn.Module:
-    """The language model in a GGUF file, as transformers builds it.
+def causal_lm(path: Path, *, dtype: torch.dtype) -> tuple[nn.Module, Model]:
+    """The language model in a GGUF file, as transformers builds it, and the file as we read it.
 
     Args:
         path: of the file.
@@ -57,4 +57,4 @@ def causal_lm(path: Path, *, dtype: torch.dtype) -> nn.Module:
             ),
         )
     model.tie_weights()
-    return model.eval()  # type: ignore[no-any-return]
+    return model.eval(), found

@@ -12,7 +12,7 @@ from headwise.explain.subject import Kind
 from headwise.integrations.library import quiet, require_transformers
 from headwise.integrations.subject import HfSubject
 from headwise.integrations.tiny import tiny
-from headwise.integrations.tokens import HfTokenizer
+from headwise.integrations.tokens import FileTokenizer, HfTokenizer
 from headwise.texts import translate as _
 
 HEADS: tuple[tuple[str, Kind, str], ...] = (
@@ -88,19 +88,11 @@ def _load(name: str, folder: Path, dtype: torch.dtype) -> HfSubject:
 
 
 def _load_gguf(name: str, path: Path, dtype: torch.dtype) -> HfSubject:
-    """Weights by our own reader; the tokenizer as transformers reads it."""
-    import transformers
-
+    """Weights and tokenizer by our own reader."""
     from headwise.integrations.from_checkpoint import causal_lm
 
-    model = causal_lm(path, dtype=dtype)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            str(path.parent), gguf_file=path.name, local_files_only=True
-        )
-    except _LOADING as error:
-        raise _unloadable(name, str(path), error) from error
-    return HfSubject(name, model, HfTokenizer.of(tokenizer), "causal")
+    model, found = causal_lm(path, dtype=dtype)
+    return HfSubject(name, model, FileTokenizer.of(found), "causal")
 
 
 _LOADING = (OSError, ValueError, KeyError, RuntimeError, ImportError)

@@ -6,11 +6,15 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from headwise.explain.subject import Text
+
+if TYPE_CHECKING:
+    from headwise.checkpoints.load import Model
+    from headwise.generate.prompts import Prompts
 
 
 class Tokenizer(Protocol):
@@ -79,6 +83,48 @@ class HfTokenizer:
 
     def some_words(self) -> Sequence[str]:
         return [self.show(i) for i in range(min(4000, len(self.inner)))]
+
+
+@dataclass(frozen=True)
+class FileTokenizer:
+    """The tokenizer in a checkpoint, as ``generate`` reads it.
+
+    Args:
+        prompts: what was read.
+        mask_id: what stands for a replaced token: the unknown, else the end mark.
+    """
+
+    prompts: Prompts
+    mask_id: int
+
+    @classmethod
+    def of(cls, model: Model) -> FileTokenizer:
+        """The tokenizer of a model that was loaded from a GGUF file."""
+        from headwise.generate.prompts import read_prompts
+
+        for name in ("unknown", "padding", "eos"):
+            found = model.config.get(f"tokenizer.ggml.{name}_token_id")
+            if isinstance(found, int):
+                return cls(read_prompts(model), found)
+        return cls(read_prompts(model), 0)
+
+    def encode(self, text: str) -> tuple[list[int], list[str], list[bool]]:
+        found = self.prompts.tokenizer.encode(text)
+        begin = list(self.prompts.begin)
+        ids = [*begin, *found.ids]
+        spans = [(0, 0)] * len(begin) + [tuple(span) for span in found.offsets]
+        special = [True] * len(begin) + [bool(flag) for flag in found.special_tokens_mask]
+        return ids, shown(text, ids, spans, special, self.show), special
+
+    def pieces(self, text: str) -> list[int]:
+        return list(self.prompts.tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def show(self, id: int) -> str:
+        return str(self.prompts.tokenizer.decode([id], skip_special_tokens=False))
+
+    def some_words(self) -> Sequence[str]:
+        size = self.prompts.tokenizer.get_vocab_size()
+        return [self.show(i) for i in range(min(4000, size))]
 
 
 def shown(
