@@ -39,7 +39,6 @@ KINDS = {
     "picture": 15,
     "extension": 4,
 }
-WAITS = {"", "real checkpoints", "explain", "cost", "page"}
 WRONG = ["A5.10", "B1.4", "B3.4", "B3.8", "B7.7", "B11.2", "B13.5", "B13.6"]
 
 CHINESE = re.compile(r"[\u3400-\u9fff]")
@@ -63,13 +62,9 @@ def problems(rows: list[Row]) -> list[str]:
         found.append("tags")
     if Counter(row.kind for row in rows) != KINDS:
         found.append("kinds")
-    if sum(bool(row.waits_for) for row in rows) > 12:
-        found.append("too many rows wait")
     for row in rows:
         if (row.tag == "") != (row.id[0] == "S"):
             found.append(f"{row.id}: tag")
-        if row.waits_for not in WAITS:
-            found.append(f"{row.id}: waits for {row.waits_for}")
         for name, text in texts(row).items():
             found += [f"{row.id}: {name}: {what}" for what in faults_of(text, name[-2:])]
             if name.startswith("truth") and FIGURE.search(text):
@@ -136,17 +131,16 @@ def test_a_row_speaks_both_languages():
 
 
 def unplaced(rows: list[Row], claimed: set[str]) -> list[str]:
-    """Rows that neither a lab measures nor wait for something, or that do both."""
-    return [row.id for row in rows if (row.id in claimed) == bool(row.waits_for)]
+    """Rows that no lab measures."""
+    return [row.id for row in rows if row.id not in claimed]
 
 
-def test_every_row_has_a_lab_or_says_what_it_waits_for():
+def test_every_row_has_a_lab():
     claimed = {id_ for lab in all_labs() for id_ in lab.claims}
     rows = list(ledger.rows().values())
     assert claimed <= {row.id for row in rows}
     assert unplaced(rows, claimed) == []
     assert unplaced(rows, claimed - {"A1.1"}) == ["A1.1"]
-    assert unplaced(_changed("A1.1", waits_for="cost"), claimed) == ["A1.1"]
 
 
 def test_the_glossary_explains_each_term_once_in_both_languages():
@@ -182,7 +176,6 @@ def _changed(id_: str, **changes: str) -> list[Row]:
         ({"tag": "wrong"}, ["tags"]),
         ({"tag": ""}, ["tags", "A1.2: tag"]),
         ({"kind": "shape"}, ["kinds"]),
-        ({"waits_for": "tomorrow"}, ["A1.2: waits for tomorrow"]),
         ({"claim_en": "匹配."}, ["A1.2: claim_en: Chinese in English"]),
         ({"claim_en": "Matching，then."}, ["A1.2: claim_en: Chinese in English"]),
         ({"claim_zh": "Matching。"}, ["A1.2: claim_zh: no Chinese"]),
@@ -202,8 +195,3 @@ def test_rows_out_of_order_or_missing_are_noticed():
     rows = list(ledger.rows().values())
     assert "ids" in problems([rows[1], rows[0], *rows[2:]])
     assert problems(rows[:-1]) == ["ids", "tags", "kinds"]
-
-
-def test_too_many_waiting_rows_are_noticed():
-    rows = [dataclasses.replace(row, waits_for="cost") for row in ledger.rows().values()]
-    assert problems(rows) == ["too many rows wait"]

@@ -24,13 +24,6 @@ TONES: Mapping[str, Tone] = {
     "does-not-hold": "bad",
     "not-enough-data": "quiet",
 }
-WAITS: Mapping[str, str] = {
-    "real checkpoints": N_("real checkpoints"),
-    "explain": N_("the explain tool on real models"),
-    "cost": N_("the cost tool"),
-    "page": N_("the page"),
-}
-"""Parts that do not exist yet and that a row of the ledger waits for."""
 MAX_ROWS = 40
 """Longer tables are cut in the report; the CSV files hold all rows."""
 
@@ -166,8 +159,6 @@ def measured_rows(results: Sequence[LabResult]) -> dict[str, tuple[LabResult, Ou
 
 def reason(row: Row) -> str:
     """Why a row has no verdict in this run."""
-    if row.waits_for:
-        return _("waits for: {what}").format(what=_(WAITS[row.waits_for]))
     home = next((lab.name for lab in in_order() if row.id in lab.claims), "")
     if home:
         return _("not in this run: headwise lab {name}").format(name=home)

@@ -29,6 +29,7 @@ MODULES: tuple[str, ...] = (
     "is_attention_an_explanation",
     "the_whole_flow",
     "exercises",
+    "what_do_real_models_use",
 )
 
 

@@ -21,7 +21,6 @@ class Row:
         kind: formula, shape, behaviour, experiment, exercise, system, warning, picture, extension.
         tag: true, cond, loose, wrong, gap, view; empty for systems.
         truth_en, truth_zh: what is exactly true.
-        waits_for: what has to exist before it can be measured ("" = it can be now).
     """
 
     id: str
@@ -31,7 +30,6 @@ class Row:
     tag: str
     truth_en: str
     truth_zh: str
-    waits_for: str = ""
 
     def claim(self, language: str) -> str:
         """The claim in a language."""
