@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -198,8 +199,9 @@ def run(plan: Plan, notify: Notify = lambda what: None) -> Found:
 
 def _rows(found: Found, dtype: torch.dtype, notify: Notify) -> Iterator[dict[str, Any]]:
     plan = found.plan
-    model = load(plan.model, dtype=dtype)
-    official = None if found.missing else _official(model, dtype)
+    official, model = (
+        (None, load(plan.model, dtype=dtype)) if found.missing else _both(plan.model, dtype)
+    )
     decoder = Decoder(model.stack)
     generator = torch.Generator().manual_seed(plan.seed)
     for length in plan.prompts:
@@ -211,12 +213,13 @@ def _rows(found: Found, dtype: torch.dtype, notify: Notify) -> Iterator[dict[str
         yield measure(candidates, plan, found.bytes_per_s, model, dtype, length)
 
 
-def _official(model: Model, dtype: torch.dtype) -> Any:
+def _both(name: str, dtype: torch.dtype) -> tuple[Any, Model]:
+    """A model as transformers runs it, and as we do."""
     from headwise.integrations.from_checkpoint import causal_lm
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return causal_lm(model.path, dtype=dtype)
+        return causal_lm(Path(name), dtype=dtype)
 
 
 def measure(
