@@ -13,6 +13,7 @@ eager function runs, under a mask from which the tap may take cells away.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -123,7 +124,8 @@ def mask_forward(*args: Any, **kwargs: Any) -> Tensor | None:
     """The mask of one forward pass: boolean, True = may look, (B, 1, Tq, Tk).
 
     Under a tap the mask is always made; on the fast path a plain causal or empty mask is left out,
-    as it is for ``sdpa``.
+    as it is for ``sdpa``, and only for models that ``sdpa`` runs too: a layer then has to say
+    ``is_causal`` itself, and the decoder of BigBird-Pegasus says no.
     """
     from transformers.masking_utils import sdpa_mask
 
@@ -131,8 +133,26 @@ def mask_forward(*args: Any, **kwargs: Any) -> Tensor | None:
     if _tap.get() is not None:
         kwargs["allow_is_causal_skip"] = False
         kwargs["allow_is_bidirectional_skip"] = False
+    elif not _runs_on_sdpa(type(kwargs.get("config")).__module__):
+        kwargs["allow_is_causal_skip"] = False
     mask: Tensor | None = sdpa_mask(*args, **kwargs)
     return mask
+
+
+@functools.cache
+def _runs_on_sdpa(configurations: str) -> bool:
+    """Every model class beside a file of configurations says that it runs on ``sdpa``."""
+    from transformers import PreTrainedModel
+
+    source = configurations.replace(".configuration_", ".modeling_")
+    classes: list[Any] = [
+        found
+        for found in vars(sys.modules.get(source, sys)).values()
+        if isinstance(found, type)
+        and issubclass(found, PreTrainedModel)
+        and found.__module__ == source
+    ]
+    return bool(classes) and all(found._supports_sdpa for found in classes)  # noqa: SLF001
 
 
 def attention_forward(
