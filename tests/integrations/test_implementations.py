@@ -133,9 +133,9 @@ def test_a_function_that_is_causal_by_itself_still_loses_the_padding(tmp_path):
 
 
 def test_an_item_of_the_instance_is_no_registration():
-    AttentionInterface.register("mine", my_function)
-    ALL_MASK_ATTENTION_FUNCTIONS["mine"] = my_function
-    sentences = look_up("mine").evidence()["M30"].sentences
+    AttentionInterface.register("item", my_function)
+    ALL_MASK_ATTENTION_FUNCTIONS["item"] = my_function
+    sentences = look_up("item").evidence()["M30"].sentences
     assert "an item of ALL_MASK_ATTENTION_FUNCTIONS is not looked at" in sentences[1]
 
 
@@ -206,9 +206,9 @@ def test_names_that_nothing_is_registered_under():
     with pytest.raises(UsageError) as caught:
         look_up("something/else")
     assert "--import FILE" in caught.value.fix
-    AttentionMaskInterface.register("mine", lambda *_args, **_kwargs: None)
+    AttentionMaskInterface.register("masked", lambda *_args, **_kwargs: None)
     with pytest.raises(UsageError) as caught:
-        look_up("mine")
+        look_up("masked")
     assert "an attention function is not" in caught.value.why
 
 
