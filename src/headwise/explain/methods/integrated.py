@@ -12,6 +12,9 @@ from headwise.explain.subject import Subject, Text
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
+GRAPH_TOKENS = 1024
+"""Most tokens in one run with gradients: every layer keeps its activations for them."""
+
 
 class Integrated:
     """Gradients summed along the straight path from a baseline text to the text.
@@ -39,13 +42,14 @@ class Integrated:
         base = subject.embed(torch.full_like(text.ids, subject.mask_id)[None]).detach()
         points, shares = path(settings.steps)
         total = torch.zeros_like(x[0], dtype=torch.float64)
-        for start in range(0, len(points), settings.batch):
+        batch = max(1, min(settings.batch, GRAPH_TOKENS // len(text)))
+        for start in range(0, len(points), batch):
             progress(_("integrated gradients"), start / len(points))
-            at = points[start : start + settings.batch].to(x)[:, None, None]
+            at = points[start : start + batch].to(x)[:, None, None]
             inside = (base + at * (x - base)).requires_grad_()
             run = subject.run(inside, position=question.position, keeps_graph=True)
             (gradient,) = torch.autograd.grad(question.value(run).sum(), inside)
-            part = shares[start : start + settings.batch].to(x.device)[:, None, None]
+            part = shares[start : start + batch].to(x.device)[:, None, None]
             total += (part * gradient.double()).sum(0)
         scores = (total * (x - base)[0].double()).sum(-1)
         ends = [

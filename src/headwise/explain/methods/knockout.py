@@ -13,6 +13,9 @@ from headwise.explain.tap import Watch
 from headwise.texts import mark as N_
 from headwise.texts import translate as _
 
+PREFIX_TOKENS = 2**13
+"""Most tokens of prefixes in one run: their keys and values are copied for every row."""
+
 
 class Knockout:
     """The fall of the target when the question's token can't look at one key in one head.
@@ -51,8 +54,10 @@ class Knockout:
             for head in (range(H) if by_head else (-1,))
             for key in range(end)
         ]
-        # A row of one token costs little where a prefix holds the others.
-        size = settings.batch * (end if prefixes is not None else 1)
+        # A row of one token costs little where a prefix holds the others, but each has its copy.
+        size = settings.batch
+        if prefixes is not None:
+            size = max(1, min(settings.batch * end, PREFIX_TOKENS // end))
         after = torch.full((len(units),), before, dtype=torch.float64)
         for start in range(0, len(units), size):
             progress(_("edges cut"), start / len(units))
