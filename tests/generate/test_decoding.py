@@ -61,6 +61,7 @@ def test_a_slightly_wrong_model_gives_other_tokens(name):
     model = from_source(tiny.source_of(families.official(name, torch.float64)))
     with torch.no_grad():
         model.stack.blocks[1].attention.q_proj.weight.mul_(1.5)
+        model.stack.blocks[1].ffn.down.weight.mul_(1.5)
     want = [generated(name, torch.float64, prompt) for prompt in PROMPTS]
     assert tokens(Decoder(model.stack).complete(PROMPTS, max_tokens=NEW)) != want
 
@@ -108,7 +109,7 @@ def test_a_row_that_ends_leaves_the_others_alone():
     prompts = [[1, 2, 3], [4, 5], [6]]
     free = made.complete(prompts, max_tokens=30)
     texts = [set(row.tokens) for row in free]
-    stop = min((texts[0] & texts[1]) - texts[2] or texts[1] - texts[2])
+    stop = min(set.union(*texts) - set.intersection(*texts))
     found = made.complete(prompts, max_tokens=30, stop=[stop])
     for all_of_it, row in zip(free, found, strict=True):
         if stop in all_of_it.tokens:

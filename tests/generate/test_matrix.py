@@ -1,0 +1,60 @@
+"""Joined matrices: values in both layouts, views, and who may decide the layout."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from headwise.generate import matrix
+from headwise.generate.matrix import Matrix, faster_layout
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_products_side_by_side(layout, bias):
+    torch.manual_seed(0)
+    parts = [nn.Linear(6, rows, bias=bias, dtype=torch.float64) for rows in (3, 1, 4)]
+    x, to = torch.randn(2, 6, dtype=torch.float64), torch.randn(2, 8, dtype=torch.float64)
+    want = torch.cat([part(x) for part in parts], 1)
+    made = Matrix([(part.weight, part.bias) for part in parts], layout=layout)
+    torch.testing.assert_close(made(x), want, rtol=0, atol=1e-14)
+    torch.testing.assert_close(made.added(x, to), want + to, rtol=0, atol=1e-14)
+    torch.testing.assert_close(torch.cat([part(x) for part in parts], 1), want, rtol=0, atol=1e-14)
+    assert made.nbytes == sum(p.nbytes for part in parts for p in part.parameters())
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns"])
+def test_parameters_are_views_and_keep_their_values(layout):
+    parts = [nn.Linear(4, 3), nn.Linear(4, 2)]
+    before = [part.weight.detach().clone() for part in parts]
+    made = Matrix([(part.weight, part.bias) for part in parts], layout=layout)
+    for part, value in zip(parts, before, strict=True):
+        assert torch.equal(part.weight, value)
+    with torch.no_grad():
+        parts[1].weight.fill_(7.0)
+    assert (made.weight == 7.0).sum() == 8
+    parts[0](torch.ones(1, 4)).sum().backward()  # still trained as before
+    assert parts[0].weight.grad.shape == (3, 4)
+
+
+def test_some_biases_are_no_biases():
+    one, two = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
+    with pytest.raises(ValueError, match="all there or all missing"):
+        Matrix([(one.weight, one.bias), (two.weight, None)])
+
+
+def test_the_layout_is_the_one_that_is_faster(monkeypatch):
+    cpu = torch.device("cpu")
+    for ratio, want in ((2.0, "columns"), (1.05, "rows"), (0.5, "rows")):
+        faster_layout.cache_clear()
+
+        def fixed(one, other, *, rounds, ratio=ratio):
+            one(), other()
+            return 1.0, 1.0 / ratio, ratio
+
+        monkeypatch.setattr(matrix, "in_turn", fixed)
+        assert faster_layout(512, 512, torch.float32, cpu) == want
+        assert faster_layout(512, 512, torch.bfloat16, cpu) == "rows"
+        assert faster_layout(8, 8, torch.float32, cpu) == "rows"
+    faster_layout.cache_clear()
