@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -318,3 +320,18 @@ def test_imports_apply_to_other_targets_too(tmp_path):
     assert headwise.verify(scaled, imports=[str(tmp_path / "flag.py")]).verdict == "matches"
     assert torch.headwise_test_flag
     del torch.headwise_test_flag
+
+
+@pytest.mark.slow
+def test_the_command_imports_files_and_modules_of_the_working_directory(tmp_path, capsys):
+    from headwise.cli import main
+
+    file, lines = written(tmp_path, FUNCTION)
+    for name in (file, "mine"):  # a module is looked for in the working directory
+        words = ["verify", "hf:llama", "--attn-implementation", "mine", "--json", "--import", name]
+        with contextlib.chdir(tmp_path), pytest.raises(SystemExit) as ended:
+            main.main([*words, "--timeout", "300", "--lang", "en"])
+        assert ended.value.code == 1
+        found = json.loads(capsys.readouterr().out)["findings"][0]
+        assert (found["code"], found["line"]) == ("HW-M30", line_with(lines, ".register(NAME"))
+        assert found["repeat"].endswith(f"--attn-implementation mine --import {name}")
