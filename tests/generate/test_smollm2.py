@@ -63,7 +63,7 @@ def official_tokenizer():
 
 
 def likeliest(model, prompt, new):
-    """(token, gap between the two largest logits, allowance) for each new token."""
+    """(token, gap between the two largest logits) for each new token."""
     ids, cache, found = torch.tensor([prompt]), None, []
     with torch.inference_mode():
         for _step in range(new):
@@ -115,11 +115,13 @@ def test_another_model_would_be_noticed(both):
     official, model = both
     prompt = read_prompts(model).encode(PROMPTS[0])
     want = [token for token, _gap in likeliest(official, prompt, 20)]
+    weights = [layer.self_attn.q_proj.weight for layer in official.model.layers]
     with torch.no_grad():
-        weight = official.model.layers[3].self_attn.q_proj.weight
-        weight.mul_(1.2)
+        for weight in weights:
+            weight.mul_(2.0)
         other = [token for token, _gap in likeliest(official, prompt, 20)]
-        weight.div_(1.2)
+        for weight in weights:
+            weight.div_(2.0)
     assert other != want
 
 

@@ -23,6 +23,7 @@ def test_a_run_of_one_token_has_no_decoding():
 def test_nothing_was_done_before_an_interruption():
     found = stats_of(Clock(prompt_tokens=8))
     assert (found.new_tokens, found.prefill_tokens_per_s) == (0, None)
+    assert found.first_token_s is None
 
 
 def test_a_step_that_was_interrupted_does_not_count():

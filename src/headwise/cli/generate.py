@@ -222,14 +222,15 @@ def _rows(stats: Stats) -> Iterator[tuple[str, str]]:
     def per_s(value: float | None) -> str:
         return "–" if value is None else _("{rate:.1f} tokens/s").format(rate=value)
 
-    yield (
-        _("prefill"),
-        _("{tokens} tokens, {rate}; first token after {seconds:.2f} s").format(
-            tokens=stats.prompt_tokens,
-            rate=per_s(stats.prefill_tokens_per_s),
-            seconds=stats.first_token_s,
-        ),
-    )
+    if stats.first_token_s is not None:
+        yield (
+            _("prefill"),
+            _("{tokens} tokens, {rate}; first token after {seconds:.2f} s").format(
+                tokens=stats.prompt_tokens,
+                rate=per_s(stats.prefill_tokens_per_s),
+                seconds=stats.first_token_s,
+            ),
+        )
     if stats.decode_tokens_per_s is not None and stats.step_s is not None:
         yield (
             _("decode"),

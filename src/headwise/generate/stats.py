@@ -28,7 +28,7 @@ class Stats:
     Args:
         prompt_tokens: real tokens of all prompts.
         new_tokens: tokens chosen, stop tokens included.
-        first_token_s: seconds from the start to the first token of each row.
+        first_token_s: seconds from the start to the first token of each row; None = none came.
         prefill_tokens_per_s: tokens of the prompts over that time.
         decode_tokens_per_s: tokens of all later steps over their seconds.
         step_s: median seconds of a step.
@@ -40,7 +40,7 @@ class Stats:
 
     prompt_tokens: int
     new_tokens: int
-    first_token_s: float
+    first_token_s: float | None
     prefill_tokens_per_s: float | None
     decode_tokens_per_s: float | None
     step_s: float | None
@@ -82,7 +82,7 @@ def stats_of(clock: Clock, *, bytes_per_s: float | None = None) -> Stats:
     return Stats(
         prompt_tokens=clock.prompt_tokens,
         new_tokens=tokens + rows,
-        first_token_s=clock.prefill_s,
+        first_token_s=clock.prefill_s or None,
         prefill_tokens_per_s=clock.prompt_tokens / clock.prefill_s if clock.prefill_s else None,
         decode_tokens_per_s=tokens / seconds if seconds else None,
         step_s=statistics.median(clock.step_s[:steps]) if steps else None,
