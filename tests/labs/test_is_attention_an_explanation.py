@@ -5,30 +5,33 @@ from __future__ import annotations
 import pytest
 import torch
 
+from headwise.explain.planted import plant
+from headwise.explain.planted_quality import Quality
 from headwise.labs import is_attention_an_explanation as lab
 from headwise.labs.figures.is_attention_an_explanation import correlation
 from headwise.labs.judge import Interval
 from headwise.labs.measures.is_attention_an_explanation import Agreement, gradient_gap, parts
 from headwise.labs.measures.planted import (
+    LENGTH,
+    PATTERNS,
     Coincidence,
-    Detected,
     Silent,
     coincidence,
-    detect,
-    planted_head,
+    found_in,
+    qualities,
     rollout_by_hand,
     silent_token,
 )
-from headwise.labs.parts.rollout import (
+from headwise.labs.parts.small import Size, build
+from headwise.labs.parts.watched import (
     Question,
+    defined,
     integrated_gradients,
     null_band,
     occlusion,
-    rollout,
-    spearman,
+    rolled,
     watch,
 )
-from headwise.labs.parts.small import Size, build
 from headwise.labs.runner import untimed
 
 TINY = {
@@ -59,7 +62,7 @@ def test_a_watched_run_is_the_models_own(changes):
 
 def test_rollout_equals_the_hand_calculation():
     assert rollout_by_hand() == 0.0
-    rows = rollout(watch(question().model, question().x).weights).sum(-1)
+    rows = rolled(watch(question().model, question().x).weights).sum(-1)
     assert torch.allclose(rows, torch.ones_like(rows))
 
 
@@ -95,12 +98,8 @@ def test_a_head_left_out_adds_nothing():
     assert found.added[1][:, 1].abs().max() > 0.0
 
 
-def test_spearman_by_hand():
-    """One swap among four: 1 − 6·2 / (4·15) = 0.8."""
-    a, b = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 2.0, 4.0, 3.0])
-    assert float(spearman(a, b)) == pytest.approx(0.8)
-    assert float(spearman(a, -a)) == pytest.approx(-1.0)
-    assert float(spearman(a, torch.ones(4))) == 0.0
+def test_a_constant_side_has_no_agreement():
+    assert defined(torch.tensor([float("nan"), 0.25, -1.0])) == (0.25, -1.0)
 
 
 def test_the_null_band_lies_around_zero():
@@ -126,11 +125,23 @@ def test_setting_a_changes_nothing_and_setting_b_does():
     assert correlation(found.weight, found.output).low > 0.5
 
 
-@pytest.mark.parametrize("pattern", ["future", "previous", "first"])
-def test_detectors_name_the_planted_pattern_alone(pattern):
-    g = torch.Generator().manual_seed(4)
-    assert detect(planted_head(pattern, 5.0, g)) == {pattern}
-    assert detect(planted_head("none", 5.0, g)) == set()
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_detectors_name_the_planted_pattern(pattern):
+    head, plain = (
+        plant(kind, length=LENGTH, seed=4, strength=s)
+        for kind, s in ((pattern, 6.0), (PATTERNS[pattern], 0.0))
+    )
+    (named,) = found_in(head.weights[None], head.facts)
+    assert pattern in named
+    assert named <= head.shows
+    assert found_in(plain.weights[None], plain.facts) == [set()]
+
+
+def test_planted_heads_are_counted():
+    found = qualities(3, 1)
+    assert set(found) == set(PATTERNS)
+    assert {q.found + q.missed for q in found.values()} == {3, 6}  # the first token is special too
+    assert all(q.rejected + q.wrong > 0 for q in found.values())
 
 
 # -- judges -------------------------------------------------------------------------------------
@@ -203,10 +214,13 @@ def test_correlation_without_cause_its_opposite_and_noise():
 
 
 def test_finds_its_opposite_and_too_few():
-    assert lab.finds(Detected(40, 0, 0)) == "holds"
-    assert lab.finds(Detected(10, 30, 0)) == "does-not-hold"
-    assert lab.finds(Detected(40, 0, 60)) == "does-not-hold"
-    assert lab.finds(Detected(4, 0, 0)) == "not-enough-data"
+    def quality(found: int, missed: int, wrong: int) -> Quality:
+        return Quality("first", found, missed, wrong, 40, 0, {})
+
+    assert lab.finds(quality(40, 0, 0)) == "holds"
+    assert lab.finds(quality(10, 30, 0)) == "does-not-hold"
+    assert lab.finds(quality(40, 0, 60)) == "does-not-hold"
+    assert lab.finds(quality(4, 0, 0)) == "not-enough-data"
 
 
 def test_correlation_of_few_values_says_nothing():

@@ -123,7 +123,6 @@ def _warnings(f: Found) -> list[Outcome]:
     worst = {pair: pair_gap(*falls).mean for m in f.models[:1] for pair, falls in m.pairs.items()}
     pair = max(worst, key=worst.__getitem__)
     joint, summed = f.models[0].pairs[pair]
-    errors = sum(d.missed + d.wrong for d in f.detected.values())
     labelled = sum(bool(labels) for m in f.models for labels in m.found.values())
     return [
         outcome(
@@ -147,14 +146,16 @@ def _warnings(f: Found) -> list[Outcome]:
             all_of(*(finds(d) for d in f.detected.values())),
             "detectors",
             N_(
-                "a missing mask, a previous-token head and a preference for the first token: "
-                "{found} of {planted} planted heads named from the weights alone, {errors} "
-                "errors; {labelled} trained heads carry such a label"
+                "a missing mask, a previous-token head, a rest on the first token and one on "
+                "special tokens such as [CLS]: precision {precision:.2f} and recall {recall:.2f} "
+                "at least, {found} of {planted} planted heads named from the weights alone; "
+                "{labelled} trained heads carry such a label"
             ),
             {
                 "found": sum(d.found for d in f.detected.values()),
                 "planted": sum(d.found + d.missed for d in f.detected.values()),
-                "errors": errors,
+                "precision": min(q.precision.share for q in f.detected.values()),
+                "recall": min(q.recall.share for q in f.detected.values()),
                 "labelled": labelled,
             },
         ),

@@ -278,14 +278,17 @@ def sheets(f: Found) -> list[Sheet]:
                 "found": N_("found"),
                 "missed": N_("missed"),
                 "wrong": N_("named where it is not"),
+                "precision": N_("precision"),
+                "recall": N_("recall"),
             },
-            [(name, d.found, d.missed, d.wrong) for name, d in f.detected.items()],
+            [
+                (name, q.found, q.missed, q.wrong, q.precision.share, q.recall.share)
+                for name, q in f.detected.items()
+            ],
         ),
         table(
             "real-heads",
-            N_(
-                "What the detectors say about the trained heads (mean weights over the shown pairs)"
-            ),
+            N_("What the detectors say about the trained heads (mean weights over all sequences)"),
             {"model": N_("model"), "head": N_("layer.head"), "labels": N_("found")},
             [
                 (i + 1, f"{layer}.{head}", labels or "-")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from headwise.explain.planted_quality import Quality
 from headwise.labs.figures.is_attention_an_explanation import (
     pair_gap,
 )
@@ -13,7 +14,7 @@ from headwise.labs.lab import Verdict
 from headwise.labs.measures.is_attention_an_explanation import (
     Agreement,
 )
-from headwise.labs.measures.planted import Coincidence, Detected, Silent
+from headwise.labs.measures.planted import Coincidence, Silent
 
 FULL = 0.9
 """Rank agreement from which one list of numbers may stand for the other."""
@@ -95,24 +96,9 @@ def correlation_without_cause(observed: Interval, c: Coincidence) -> Verdict:
     return "holds" if observed.low > 0.5 else "not-enough-data"
 
 
-def wilson(hits: int, count: int) -> Interval:
-    """A share and its 95 % interval (Wilson 1927).
-
-    Example:
-        >>> round(wilson(40, 40).low, 2)
-        0.91
-    """
-    if count == 0:
-        return Interval(math.nan, 0.0, 1.0, 0)
-    z, p = 1.96, hits / count
-    middle = (p + z * z / (2 * count)) / (1 + z * z / count)
-    half = z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count)) / (1 + z * z / count)
-    return Interval(p, middle - half, middle + half, count)
-
-
-def finds(d: Detected) -> Verdict:
-    """Whether a detector's precision and recall are both above 0.8."""
-    both = wilson(d.found, d.found + d.wrong), wilson(d.found, d.found + d.missed)
+def finds(found: Quality) -> Verdict:
+    """Whether a detector's precision and recall are both above 0.8 (Wilson intervals)."""
+    both = found.precision, found.recall
     if any(i.high < 0.8 for i in both):
         return "does-not-hold"
     return "holds" if all(i.low > 0.8 for i in both) else "not-enough-data"

@@ -10,31 +10,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headwise.explain.detectors import MapFacts
+from headwise.explain.planted_quality import Quality
+from headwise.explain.ranks import spearman
 from headwise.labs.lab import Progress
 from headwise.labs.measures.planted import (
     Coincidence,
-    Detected,
     Silent,
     coincidence,
-    detect,
-    detected,
+    found_in,
+    qualities,
     rollout_by_hand,
     silent_token,
 )
 from headwise.labs.parts.lesson import normal
-from headwise.labs.parts.rollout import (
+from headwise.labs.parts.small import Size, build, evaluate, generator, recall_task, train
+from headwise.labs.parts.watched import (
     Question,
     Watched,
+    defined,
     gradient_times_attention,
     gradient_times_input,
     integrated_gradients,
     null_band,
     occlusion,
-    rollout,
-    spearman,
+    rolled,
     watch,
 )
-from headwise.labs.parts.small import Size, build, evaluate, generator, recall_task, train
 from headwise.texts import mark as N_
 
 METHODS = ("weights", "rollout", "gradient-input", "gradient-weights", "integrated")
@@ -46,7 +48,7 @@ class Agreement:
     """Rank agreement of one list of numbers with the intervention.
 
     Args:
-        values: one rank correlation per sequence.
+        values: one rank correlation per sequence in which neither side is constant.
         null: middle 95 % of their mean when tokens are shuffled.
         hits: per sequence 1 if the largest number is at the asked pair (key or value), else 0.
     """
@@ -65,14 +67,14 @@ class Explained:
         methods: by name, against hiding with renormalising.
         hiding: the other interventions, against the same.
         heads: weights of one head alone, by (layer, head) from 1.
-        norms: per sequence, rank correlation of α with ‖α·v·W_O‖, mean over heads.
+        norms: rank correlation of α with ‖α·v·W_O‖, per sequence the mean over heads.
         other_top: share of heads and sequences where the two name another token as the largest.
         completeness: gap of integrated gradients, relative to their magnitudes, per sequence.
         gradient_gap: relative difference of the gradient from finite differences.
         shares: of the logit, by part of the model.
         sum_gap: largest difference of the sum of all parts from the logit.
         pairs: by two heads, (joint fall, sum of the single falls) of the logit per sequence.
-        found: detectors' labels of the heads, from their mean weights over the shown pairs.
+        found: detectors' labels of the heads, from their mean weights over all sequences.
         example: a row of numbers per method for one sequence.
         tokens: names of the tokens of the example.
     """
@@ -101,14 +103,14 @@ class Found:
         models: one per training seed.
         silent: the planted token with a high weight and no effect.
         coincidence: the planted correlation.
-        detected: by planted pattern.
+        detected: by planted pattern, how well its detector does.
         rollout_gap: difference from the hand calculation.
     """
 
     models: tuple[Explained, ...]
     silent: Silent
     coincidence: Coincidence
-    detected: Mapping[str, Detected]
+    detected: Mapping[str, Quality]
     rollout_gap: float
 
 
@@ -116,7 +118,7 @@ def measure(params: Mapping[str, Any], seed: int, progress: Progress) -> Found:
     """Plant, train, explain and intervene."""
     progress(N_("planted heads"), 0.0)
     silent, chance = silent_token(seed), coincidence(int(params["sequences"]), seed)
-    planted = detected(int(params["planted"]), seed)
+    planted = qualities(int(params["planted"]), seed)
     count = int(params["models"])
     models = tuple(
         explain(params, seed * 100 + i, progress, i / count, 1 / count) for i in range(count)
@@ -149,7 +151,7 @@ def explain(
     integrated, gaps = integrated_gradients(q, steps=int(params["path_steps"]))
     numbers = {
         "weights": watched.weights[-1].mean(1)[:, row],
-        "rollout": rollout(watched.weights)[:, row],
+        "rollout": rolled(watched.weights)[:, row],
         "gradient-input": gradient_times_input(q),
         "gradient-weights": gradient_times_attention(q),
         "integrated": integrated,
@@ -160,7 +162,7 @@ def explain(
     def against(found: Tensor) -> Agreement:
         sizes = found[:, :row].detach().abs()
         return Agreement(
-            tuple(spearman(sizes, cause).tolist()),
+            defined(spearman(sizes, cause)),
             null_band(sizes, cause, permutations=int(params["permutations"]), generator=g),
             tuple(((sizes.argmax(1) - pair_at) // 2 == 0).double().tolist()),
         )
@@ -178,10 +180,10 @@ def explain(
             for layer in range(size.layers)
             for head in range(size.num_heads)
         },
-        norms=tuple(
-            torch.stack([spearman(a, n) for a, n in zip(alphas, norms, strict=True)])
-            .mean((0, 2))
-            .tolist()
+        norms=defined(
+            torch.stack([spearman(a, n) for a, n in zip(alphas, norms, strict=True)]).nanmean(
+                (0, 2)
+            )
         ),
         other_top=1.0 - float(torch.stack(same_top).double().mean()),
         completeness=tuple(gaps.tolist()),
@@ -190,11 +192,9 @@ def explain(
         sum_gap=float((sum(parts(q, watched).values()) - q.logit(watched)).abs().max()),
         pairs=pair_falls(q),
         found={
-            (layer + 1, head + 1): " ".join(
-                sorted(detect(w[:, head, : 2 * pairs, : 2 * pairs].mean(0)))
-            )
+            (layer + 1, head + 1): " ".join(sorted(labels))
             for layer, w in enumerate(watched.weights)
-            for head in range(size.num_heads)
+            for head, labels in enumerate(found_in(w.mean(0), MapFacts(is_causal=True)))
         },
         example={
             name: tuple((n[0, :row] / n[0, :row].abs().max()).tolist())

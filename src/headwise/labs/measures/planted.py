@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from headwise.explain.detectors import DETECTORS, MapFacts, detect_all
+from headwise.explain.methods.rollout import rollout
+from headwise.explain.planted import PlantedHead, plant
+from headwise.explain.planted_quality import Quality, precision_recall
 from headwise.labs.parts.lesson import normal
-from headwise.labs.parts.rollout import rollout
 from headwise.labs.parts.small import generator
 from headwise.numerics import float64_allowance, largest
 from headwise.reference import Inputs, Parameters, attend
@@ -116,73 +119,43 @@ def _planted_pair(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # ------------------------------------------------------------------ patterns to be found
-@dataclass(frozen=True)
-class Detected:
-    """How well a detector finds a planted pattern.
+PATTERNS: Mapping[str, str] = {
+    "future": "none", "previous": "none", "first": "none", "special": "none-both-ways",
+}  # fmt: skip
+"""What is planted and looked for: a missing mask, a head that looks at the previous token, one that
+rests on the first token, one that rests on special tokens such as [CLS] and [SEP]. Each with the
+kind of head that has none of it and sees the same cells."""
+LENGTH = 32
+"""Tokens of a planted map."""
+
+
+def found_in(weights: Tensor, facts: MapFacts) -> list[set[str]]:
+    """Which of the patterns the detectors name, per head.
 
     Args:
-        found: planted and named.
-        missed: planted, not named.
-        wrong: named where something else was planted.
+        weights: (H, T, T).
+        facts: of the map.
     """
-
-    found: int
-    missed: int
-    wrong: int
-
-
-PATTERNS = ("future", "previous", "first")
+    said = detect_all(weights, facts, {name: DETECTORS[name] for name in PATTERNS})
+    return [
+        {name for name, heads in said.items() if heads[head].is_found}
+        for head in range(len(weights))
+    ]
 
 
-def detect(weights: Tensor) -> set[str]:
-    """What a heat map shows: weight on the future, on the previous token, on the first one.
+def qualities(count: int, seed: int) -> dict[str, Quality]:
+    """Plant ``count`` heads of each pattern and as many without; count what is named.
 
-    A preference counts if a third of the rows give a token at least three times what equal
-    weights would give it.
-
-    Args:
-        weights: (T, T) of one head.
+    Scores are raised by 4 to 8 standard deviations of their noise.
     """
-    length = weights.shape[0]
-    found = set()
-    if float(weights.triu(1).sum()) > 1e-6:
-        found.add("future")
-    rows = torch.arange(4, length)
-    for name, columns in (("previous", rows - 1), ("first", torch.zeros_like(rows))):
-        strong = weights[rows, columns] * (rows + 1) >= 3.0
-        if float(strong.double().mean()) > 1 / 3:
-            found.add(name)
-    return found
-
-
-def planted_head(pattern: str, strength: float, g: torch.Generator, length: int = 16) -> Tensor:
-    """Weights of a head with random scores and one pattern, causal unless that is the fault."""
-    scores = normal(g, length, length)
-    if pattern == "previous":
-        rows = torch.arange(1, length)
-        scores[rows, rows - 1] += strength
-    if pattern == "first":
-        scores[:, 0] += strength
-    hidden = torch.ones(length, length, dtype=torch.bool).triu(2 if pattern == "future" else 1)
-    return scores.masked_fill(hidden, -math.inf).softmax(-1)
-
-
-def detected(count: int, seed: int) -> dict[str, Detected]:
-    """Plant ``count`` heads of each pattern and as many without; count what is named."""
     g = generator(seed)
-    named: list[tuple[str, set[str]]] = []
-    for pattern in (*PATTERNS, "none"):
+    heads: list[PlantedHead] = []
+    for kind in (*PATTERNS, *sorted(set(PATTERNS.values()))):
         for _head in range(count):
-            strength = 2.5 + 3.5 * float(torch.rand(1, generator=g))
-            named.append((pattern, detect(planted_head(pattern, strength, g))))
-    return {
-        pattern: Detected(
-            found=sum(p == pattern and pattern in labels for p, labels in named),
-            missed=sum(p == pattern and pattern not in labels for p, labels in named),
-            wrong=sum(p != pattern and pattern in labels for p, labels in named),
-        )
-        for pattern in PATTERNS
-    }
+            strength = 4.0 + 4.0 * float(torch.rand(1, generator=g))
+            own = int(torch.randint(2**31, (1,), generator=g))
+            heads.append(plant(kind, length=LENGTH, seed=own, strength=strength))
+    return {name: precision_recall(DETECTORS[name], heads) for name in PATTERNS}
 
 
 def rollout_by_hand() -> float:
@@ -191,7 +164,7 @@ def rollout_by_hand() -> float:
     Half residual: [[1, 0], [1/4, 3/4]] and [[1, 0], [1/2, 1/2]]; their product has the second row
     1/2 + 1/2 · 1/4 = 5/8 and 1/2 · 3/4 = 3/8.
     """
-    first = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)[None, None]
-    second = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)[None, None]
+    first = torch.tensor([[1.0, 0.0], [0.5, 0.5]], dtype=torch.float64)[None]
+    second = torch.tensor([[1.0, 0.0], [1.0, 0.0]], dtype=torch.float64)[None]
     want = torch.tensor([[1.0, 0.0], [0.625, 0.375]], dtype=torch.float64)
-    return float((rollout([first, second])[0] - want).abs().max())
+    return float((rollout([first, second])[-1] - want).abs().max())

@@ -1,10 +1,12 @@
 """Explanations of a small transformer, and the interventions that they are measured against.
 
 ``watch`` runs a trained ``SmallTransformer`` with everything in sight: weights, values, what each
-head adds, with keys hidden or heads left out. The methods return one number per source token.
+head adds, with keys hidden or heads left out. The methods return one number per source token, for
+hundreds of short sequences at once; those of `headwise.explain` take one text at a time, and the
+tests hold these against them.
 
-Sources: rollout, Abnar and Zuidema 2020 (arXiv 2005.00928); integrated gradients, Sundararajan et
-al. 2017 (arXiv 1703.01365); norms of transformed values, Kobayashi et al. 2020 (arXiv 2004.10102).
+Sources: integrated gradients, Sundararajan et al. 2017 (arXiv 1703.01365); norms of transformed
+values, Kobayashi et al. 2020 (arXiv 2004.10102).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from headwise.explain.methods.rollout import rollout
+from headwise.explain.ranks import spearman
 from headwise.labs.parts.small import SmallAttention, SmallBlock, SmallTransformer
 
 
@@ -141,8 +145,8 @@ class Question:
         return watched.logits[torch.arange(len(self.target)), self.row, self.target]
 
 
-def rollout(weights: Sequence[Tensor]) -> Tensor:
-    """Attention rollout: heads averaged, half of each row for the residual path, multiplied up.
+def rolled(weights: Sequence[Tensor]) -> Tensor:
+    """Attention rollout of every sequence.
 
     Args:
         weights: of every layer, first to last, (B, H, T, T).
@@ -153,14 +157,10 @@ def rollout(weights: Sequence[Tensor]) -> Tensor:
     Example:
         One layer in which token 1 looks at token 0 only: half of it stays itself.
 
-        >>> rollout([torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])])[0].tolist()
+        >>> rolled([torch.tensor([[[[1.0, 0.0], [1.0, 0.0]]]])])[0].tolist()
         [[1.0, 0.0], [0.5, 0.5]]
     """
-    total = torch.eye(weights[0].shape[-1], dtype=weights[0].dtype)
-    for one in weights:
-        mixed = 0.5 * one.mean(1) + 0.5 * torch.eye(one.shape[-1], dtype=one.dtype)
-        total = mixed / mixed.sum(-1, keepdim=True) @ total
-    return total
+    return torch.stack([rollout(layers)[-1] for layers in zip(*weights, strict=True)])
 
 
 def gradient_times_input(q: Question) -> Tensor:
@@ -226,30 +226,14 @@ def occlusion(q: Question, how: str) -> Tensor:
 
 
 # ------------------------------------------------------------------ rank agreement
-def ranks(values: Tensor) -> Tensor:
-    """Ranks along the last axis, ties shared.
+def defined(agreement: Tensor) -> tuple[float, ...]:
+    """The rank correlations that exist; there is none where one side is constant.
 
     Example:
-        >>> ranks(torch.tensor([0.5, 0.1, 0.5])).tolist()
-        [1.5, 0.0, 1.5]
+        >>> defined(torch.tensor([0.5, float("nan")]))
+        (0.5,)
     """
-    below = (values[..., :, None] > values[..., None, :]).sum(-1)
-    equal = (values[..., :, None] == values[..., None, :]).sum(-1)
-    return below + (equal - 1) / 2.0
-
-
-def spearman(a: Tensor, b: Tensor) -> Tensor:
-    """Rank correlation along the last axis; 0 where one side is constant.
-
-    Example:
-        >>> spearman(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([1.0, 4.0, 9.0])).item()
-        1.0
-    """
-    x, y = ranks(a).double(), ranks(b).double()
-    x, y = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
-    size = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
-    together = (x * y).sum(-1)
-    return torch.where(size > 0, together / size.clamp(min=1e-30), torch.zeros_like(together))
+    return tuple(agreement[~agreement.isnan()].tolist())
 
 
 def null_band(
@@ -258,7 +242,9 @@ def null_band(
     """Middle 95 % of the mean rank correlation when the tokens of ``b`` are shuffled."""
     means = torch.stack(
         [
-            spearman(a, b.gather(-1, torch.rand(b.shape, generator=generator).argsort(-1))).mean()
+            spearman(
+                a, b.gather(-1, torch.rand(b.shape, generator=generator).argsort(-1))
+            ).nanmean()
             for _permutation in range(permutations)
         ]
     ).sort()[0]
