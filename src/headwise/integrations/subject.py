@@ -25,6 +25,9 @@ from headwise.integrations.tokens import Tokenizer, read_text
 from headwise.numerics import eps
 from headwise.texts import translate as _
 
+PROOF_TOKENS = 8
+"""Tokens that are run again through a prefix, to see that it holds all the state there is."""
+
 
 @dataclass(eq=False)
 class HfSubject:
@@ -247,18 +250,21 @@ class HfSubject:
     def prefixes(self, ids: Tensor) -> CachedPrefixes | None:
         if self.kind != "causal":
             return None
+        length = ids.shape[1]
+        if length < 2:
+            return None
+        rows = {"logits_to_keep": 1} if self._last_rows_only else {}
         try:
-            found = CachedPrefixes.of(self.model, ids)
+            found, whole = CachedPrefixes.of(self.model, ids, **rows)
         except Exception:  # noqa: BLE001 - a model with another kind of state: no prefixes then
             return None
-        length = ids.shape[1]
-        if found is None or length < 2:
+        if found is None:
             return None
-        # Proof on this text: the last half through a prefix has to give what the whole text gives.
-        whole = self.run(ids, position=length - 1).logits
-        half = length // 2
-        part = self.run(ids[:, half:], position=length - 1, prefix=found.first(half, 1)).logits
-        assert whole is not None and part is not None
+        # Proof on this text: its last tokens through a prefix have to give what the whole text
+        # gives.
+        start = max(length // 2, length - PROOF_TOKENS)
+        part = self.run(ids[:, start:], position=length - 1, prefix=found.first(start, 1)).logits
+        assert part is not None
         allowed = eps(whole.dtype) * 2**9 * float(whole.abs().max())
         return found if float((whole - part).abs().max()) <= allowed else None
 
@@ -301,17 +307,25 @@ class CachedPrefixes:
     layers: list[tuple[Tensor, Tensor]]
 
     @classmethod
-    def of(cls, model: nn.Module, ids: Tensor) -> CachedPrefixes | None:
-        """Run a text once; None if the model keeps anything but keys and values."""
+    def of(
+        cls, model: nn.Module, ids: Tensor, **kwargs: Any
+    ) -> tuple[CachedPrefixes | None, Tensor]:
+        """Run a text once, and give its last logits (1, V) too.
+
+        None for the prefixes if the model keeps anything but keys and values.
+        """
         from transformers import DynamicCache
 
         cache = DynamicCache()
         with torch.no_grad():
-            model(input_ids=ids, use_cache=True, **{residual.cache_argument(model): cache})
+            out = model(
+                input_ids=ids, use_cache=True, **{residual.cache_argument(model): cache}, **kwargs
+            )
+        logits = out.logits[:, -1]
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         if any(keys is None or keys.shape[2] != ids.shape[1] for keys, _values in layers):
-            return None
-        return cls(layers)
+            return None, logits
+        return cls(layers), logits
 
     def first(self, length: int, batch: int) -> CachedPrefix:
         """The state after ``length`` tokens, for ``batch`` rows."""
