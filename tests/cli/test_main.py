@@ -41,7 +41,8 @@ def answers(monkeypatch):
         (
             ["zzz"],
             "headwise: there is no command 'zzz'\n"
-            "  fix  one of verify, trace, fault, lab, cost, grade, bench, doctor\n",
+            "  fix  one of verify, trace, fault, explain, lab, cost, grade, bench, generate,\n"
+            "       models, doctor\n",
         ),
         (
             ["verify"],
