@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.labs.test_real_models import tiny_encoder
+from tests.labs.wholeness import check_whole, small_run
 
 from headwise.explain.planted import plant
 from headwise.explain.planted_quality import Quality
 from headwise.labs import is_attention_an_explanation as lab
 from headwise.labs.figures.is_attention_an_explanation import correlation
 from headwise.labs.judge import Interval
+from headwise.labs.measures import is_attention_an_explanation as measures
 from headwise.labs.measures.is_attention_an_explanation import Agreement, gradient_gap, parts
 from headwise.labs.measures.planted import (
     LENGTH,
@@ -41,6 +44,8 @@ TINY = {
     "path_steps": 4,
     "permutations": 20,
     "planted": 20,
+    "real": ("minilm",),
+    "texts": 3,
 }
 
 
@@ -232,12 +237,16 @@ def test_correlation_of_few_values_says_nothing():
 # -- the lab ------------------------------------------------------------------------------------
 
 
-def test_two_runs_agree_and_cover_the_claims():
+@pytest.mark.parametrize("is_pulled", [False, True])
+def test_two_runs_agree_and_cover_the_claims(monkeypatch, is_pulled):
+    monkeypatch.setattr(measures, "is_there", lambda name: is_pulled)
+    encoder = tiny_encoder()
+    monkeypatch.setattr(measures, "subject", lambda name: encoder)
     before = torch.get_rng_state()
-    first, second = (lab.LAB.run(TINY, 5, lambda text, share: None) for _ in range(2))
+    first, second = (small_run(lab.LAB, TINY, 5) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
     assert untimed(first) == untimed(second)
-    assert {o.claim for o in first.outcomes} == set(lab.LAB.claims)
-    figures = {f.name for f in (*first.charts, *first.sheets)}
-    assert {o.figure for o in first.outcomes} <= figures
-    assert all(str(o.measured) for o in first.outcomes)
+    check_whole(lab.LAB, first)
+    (families,) = (o for o in first.outcomes if o.claim == "S17")
+    assert families.figure == ("real-agreement" if is_pulled else "agreements")
+    assert ("no real weights are pulled" in str(families.measured)) != is_pulled

@@ -14,6 +14,7 @@ from headwise.labs.measures.is_attention_an_explanation import (
     Explained,
     Found,
 )
+from headwise.labs.measures.real_models import RealModel
 from headwise.labs.parts.tables import table
 from headwise.texts import mark as N_
 
@@ -42,6 +43,7 @@ def charts(f: Found) -> list[Chart]:
         coincidence_chart(f),
         shares_chart(f.models),
         pairs_chart(f.models[0]),
+        *real_charts(f.real),
     ]
 
 
@@ -265,6 +267,47 @@ def pairs_chart(model: Explained) -> Chart:
     )
 
 
+def real_charts(real: Sequence[RealModel]) -> list[Chart]:
+    """Rank agreement with hiding on pulled models; none without them."""
+    if not real:
+        return []
+    found = {(r.name, n): interval(r.agreement[n]) for r in real for n in METHODS}
+    best = max(found, key=lambda key: found[key].mean)
+    return [
+        Chart(
+            name="real-agreement",
+            kind="bar",
+            title=Phrase(
+                N_(
+                    "On real weights: best {method} on {model} with {high:.2f}, "
+                    "shuffled tokens reach {null:.2f}"
+                ),
+                {
+                    "method": NAMES[best[1]],
+                    "model": best[0],
+                    "high": found[best].mean,
+                    "null": max(r.null[n] for r in real for n in METHODS),
+                },
+            ),
+            x_label=Phrase(METHOD_LABEL),
+            y_label=Phrase(N_("rank agreement with hiding tokens")),
+            alt=Phrase(
+                N_("Bars of the mean rank correlation per method and pulled model, with intervals.")
+            ),
+            series=[
+                Series(
+                    Phrase(r.name),
+                    [NAMES[n] for n in METHODS],
+                    [found[r.name, n].mean for n in METHODS],
+                    [found[r.name, n].low for n in METHODS],
+                    [found[r.name, n].high for n in METHODS],
+                )
+                for r in real
+            ],
+        )
+    ]
+
+
 # ------------------------------------------------------------------ sheets
 def sheets(f: Found) -> list[Sheet]:
     """All sheets."""
@@ -297,6 +340,7 @@ def sheets(f: Found) -> list[Sheet]:
             ],
         ),
         _checks_sheet(f),
+        *_real_sheets(f.real),
     ]
 
 
@@ -348,3 +392,55 @@ def _checks_sheet(f: Found) -> Sheet:
         {"check": N_("check"), "model": N_("model"), "value": N_("value")},
         rows,
     )
+
+
+def _real_sheets(real: Sequence[RealModel]) -> list[Sheet]:
+    if not real:
+        return []
+    rows: list[Sequence[Value]] = []
+    for one in real:
+        for name in METHODS:
+            i = interval(one.agreement[name])
+            said = ", ".join(f"{code} {n}" for code, n in one.codes[name].items())
+            rows.append((one.name, NAMES[name], i.mean, i.low, i.high, one.null[name], said))
+        said = ", ".join(f"{code} {n}" for code, n in one.head_codes.items() if n)
+        rows.append((one.name, "weights of single heads", None, None, None, None, said))
+    checks: list[Sequence[Value]] = [
+        (
+            one.name, one.layers, one.num_heads, one.texts, one.tokens, one.gradient_gap,
+            max(one.completeness), one.rollout_gap, one.felt,
+        )
+        for one in real
+    ]  # fmt: skip
+    return [
+        table(
+            "real-agreements",
+            N_("Real weights: rank agreement with hiding tokens (95 % interval over texts)"),
+            {
+                "model": N_("model"),
+                "method": N_("method"),
+                "agreement": N_("agreement"),
+                "low": N_("low"),
+                "high": N_("high"),
+                "null_high": N_("shuffled, high"),
+                "verdicts": N_("verdicts of headwise explain"),
+            },
+            rows,
+        ),
+        table(
+            "real-checks",
+            N_("Real weights: checks of the methods"),
+            {
+                "model": N_("model"),
+                "layers": N_("layers"),
+                "heads": N_("heads"),
+                "texts": N_("texts"),
+                "tokens": N_("tokens"),
+                "gradient": N_("gradient against finite differences"),
+                "completeness": N_("completeness gap, largest"),
+                "rollout": N_("rows of rollout against 1"),
+                "felt": N_("hiding felt, share of tokens"),
+            },
+            checks,
+        ),
+    ]

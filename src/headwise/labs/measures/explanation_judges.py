@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from headwise.explain.planted_quality import Quality
 from headwise.labs.figures.is_attention_an_explanation import (
     pair_gap,
 )
-from headwise.labs.judge import Interval, all_of, interval, stated
+from headwise.labs.judge import Interval, all_of, interval, stated, within
 from headwise.labs.lab import Verdict
 from headwise.labs.measures.is_attention_an_explanation import (
     Agreement,
 )
 from headwise.labs.measures.planted import Coincidence, Silent
+from headwise.labs.measures.real_models import RealModel
 
 FULL = 0.9
 """Rank agreement from which one list of numbers may stand for the other."""
@@ -102,3 +104,24 @@ def finds(found: Quality) -> Verdict:
     if any(i.high < 0.8 for i in both):
         return "does-not-hold"
     return "holds" if all(i.low > 0.8 for i in both) else "not-enough-data"
+
+
+COMPLETE = 0.05
+"""Share of their magnitudes that integrated gradients may miss and still count as complete."""
+
+
+def families_run(real: Sequence[RealModel], gradients_allowed: float) -> Verdict:
+    """Whether gradients, attribution, rollout and hiding keep their word on real models.
+
+    *under conditions* if everything else holds and integrated gradients are not complete on some
+    model with the steps taken.
+    """
+    if not real or any(one.texts < 3 for one in real):
+        return "not-enough-data"
+    kept = all_of(
+        *(within(one.gradient_gap, gradients_allowed) for one in real),
+        *(within(one.rollout_gap, one.rollout_allowed) for one in real),
+        *(stated(one.finite and one.felt > 0.5) for one in real),
+    )
+    complete = all(median(one.completeness) < COMPLETE for one in real)
+    return "holds-under-conditions" if kept == "holds" and not complete else kept

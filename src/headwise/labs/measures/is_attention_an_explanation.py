@@ -23,6 +23,7 @@ from headwise.labs.measures.planted import (
     rollout_by_hand,
     silent_token,
 )
+from headwise.labs.measures.real_models import TEXTS, RealModel, is_there, measure_real, subject
 from headwise.labs.parts.lesson import normal
 from headwise.labs.parts.small import Size, build, evaluate, generator, recall_task, train
 from headwise.labs.parts.watched import (
@@ -105,6 +106,8 @@ class Found:
         coincidence: the planted correlation.
         detected: by planted pattern, how well its detector does.
         rollout_gap: difference from the hand calculation.
+        real: models with weights that somebody else trained, as far as they are pulled.
+        absent: names of those that are not.
     """
 
     models: tuple[Explained, ...]
@@ -112,6 +115,8 @@ class Found:
     coincidence: Coincidence
     detected: Mapping[str, Quality]
     rollout_gap: float
+    real: tuple[RealModel, ...]
+    absent: tuple[str, ...]
 
 
 def measure(params: Mapping[str, Any], seed: int, progress: Progress) -> Found:
@@ -119,11 +124,25 @@ def measure(params: Mapping[str, Any], seed: int, progress: Progress) -> Found:
     progress(N_("planted heads"), 0.0)
     silent, chance = silent_token(seed), coincidence(int(params["sequences"]), seed)
     planted = qualities(int(params["planted"]), seed)
-    count = int(params["models"])
+    count, names = int(params["models"]), [str(name) for name in params["real"]]
+    there = [name for name in names if is_there(name)]
+    share = 0.6 if there else 1.0
     models = tuple(
-        explain(params, seed * 100 + i, progress, i / count, 1 / count) for i in range(count)
+        explain(params, seed * 100 + i, progress, share * i / count, share / count)
+        for i in range(count)
     )
-    return Found(models, silent, chance, planted, rollout_by_hand())
+    real = []
+    for index, name in enumerate(there):
+
+        def tell(what: str, done: float, index: int = index) -> None:
+            progress(what, 0.6 + 0.4 * (index + done) / len(there))
+
+        tell(name, 0.0)
+        texts = TEXTS[name][: int(params["texts"])]
+        real.append(measure_real(subject(name), texts, seed, tell))
+    progress(N_("done"), 1.0)
+    absent = tuple(name for name in names if name not in there)
+    return Found(models, silent, chance, planted, rollout_by_hand(), tuple(real), absent)
 
 
 def explain(
