@@ -18,10 +18,11 @@ import torch
 
 import headwise
 from headwise.explain.asking import ask
+from headwise.explain.effects import Effects
 from headwise.explain.explanation import Explanation, compared, explain
 from headwise.explain.method import METHODS, Settings
 from headwise.explain.page_labels import LABELS
-from headwise.explain.trust import Agreement, Effects, Sampling, agreements
+from headwise.explain.trust import Agreement, Sampling, agreements
 from headwise.files import write_whole
 from headwise.integrations.loading import load
 
@@ -74,8 +75,10 @@ def run(model: str) -> str:
 
 def _head(model: str, found: Sequence[Explanation]) -> list[str]:
     s = found[0].subject
-    kind = "the logit of its most likely next token" if s.kind == "causal" else (
-        "the norm of its mean embedding"
+    kind = (
+        "the logit of its most likely next token"
+        if s.kind == "causal"
+        else ("the norm of its mean embedding")
     )
     seconds = statistics.median(e.elapsed_s for e in found)
     return [

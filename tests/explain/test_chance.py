@@ -16,7 +16,6 @@ from headwise.explain.chance import (
     BAND_FROM,
     EXACT_UP_TO,
     benjamini_hochberg,
-    bootstrap_interval,
     permutation_null,
 )
 from headwise.explain.ranks import spearman
@@ -160,58 +159,6 @@ def test_band_holds_its_level() -> None:
     assert close_to_share(share, 0.95, 5000, BAND_FROM)
 
 
-# ------------------------------------------------------------------ resampled tokens
-def test_interval_equals_resampling_by_index() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randint(5, (2, 13), generator=generator).double()
-    y = torch.rand(13, generator=generator, dtype=torch.float64)
-    got = bootstrap_interval(x, y, resamples=200, seed=9, level=0.9)
-    drawn = torch.randint(13, (200, 13), generator=torch.Generator().manual_seed(9))
-    for row in range(2):
-        r = spearman(x[row][drawn], y[drawn])
-        assert not r.isnan().any()
-        ordered = r.sort().values
-        # 10 of 200 on each side are left out; sums are exact, a quotient and a root round
-        assert abs(got.low[row] - ordered[10]) <= 1e-15
-        assert abs(got.high[row] - ordered[189]) <= 1e-15
-
-
-def test_resamples_that_say_nothing_widen_the_interval() -> None:
-    odd = torch.tensor([0.0, 0.0, 0.0, 1.0])
-    got = bootstrap_interval(odd, torch.arange(4.0), resamples=4000)
-    # the odd value is missing, or stands alone: 0.75^4 + 0.25^4
-    assert close_to_share(got.undefined.item(), 0.75**4 + 0.25**4, 4000)
-    assert (got.low.item(), got.high.item()) == (-1.0, 1.0)
-
-
-def test_interval_of_constant_is_undefined() -> None:
-    x = torch.stack((torch.ones(6), torch.arange(6.0)))
-    got = bootstrap_interval(x, torch.arange(6.0))
-    assert got.low.isnan().tolist() == got.high.isnan().tolist() == [True, False]
-    assert bootstrap_interval(x[:, :0], torch.ones(0)).low.isnan().all()
-    assert bootstrap_interval(x[:0], torch.ones(6)).low.shape == (0,)
-
-
-def coverage(rho: float, *, level: float) -> float:
-    """Share of 300 samples of 40 whose interval holds the correlation of the population."""
-    truth = 6 / math.pi * math.asin(rho / 2)  # Spearman's rho of a normal pair (Pearson 1907)
-    x, y = planted(rho, (300, 40), seed=11)
-    hits = 0
-    for a, b in zip(x, y, strict=True):
-        got = bootstrap_interval(a, b, resamples=400, level=level)
-        hits += got.low.item() <= truth <= got.high.item()
-    return hits / 300
-
-
-@pytest.mark.parametrize("rho", [0.0, 0.6])
-def test_interval_covers_at_its_level(rho: float) -> None:
-    assert close_to_share(coverage(rho, level=0.95), 0.95, 300)
-
-
-def test_coverage_of_a_narrow_interval_is_seen() -> None:
-    assert not close_to_share(coverage(0.6, level=0.5), 0.95, 300)
-
-
 # ------------------------------------------------------------------ many tests
 @settings(deadline=None, derandomize=True)
 @given(
@@ -256,12 +203,10 @@ def test_messages() -> None:
     x, y = torch.arange(9.0), torch.arange(9.0)
     with pytest.raises(ShapeError, match="different lengths"):
         permutation_null(x, y[None])
-    with pytest.raises(ShapeError, match="different lengths"):
-        bootstrap_interval(x, y[:3])
     with pytest.raises(TargetError, match="is nan"):
         permutation_null(x / 0 * 0, y)
     with pytest.raises(UsageError, match="0 draws"):
         permutation_null(x, y, draws=0)
     with pytest.raises(UsageError, match="level 1"):
-        bootstrap_interval(x, y, level=1.0)
+        permutation_null(x, y, level=1.0)
     assert EXACT_UP_TO == 7

@@ -11,16 +11,9 @@ from torch import Tensor
 
 from headwise.errors import ShapeError, TargetError, UsageError
 from headwise.explain.chance import permutation_null
-from headwise.explain.trust import (
-    HEAVY,
-    Agreement,
-    Effects,
-    Sampling,
-    agreement,
-    agreements,
-    count_codes,
-    sign_errors,
-)
+from headwise.explain.effects import Effects
+from headwise.explain.sign_errors import HEAVY, sign_errors
+from headwise.explain.trust import Agreement, Sampling, agreement, agreements, count_codes
 from headwise.explain.verdicts import Code
 
 QUICK = Sampling(permutations=400, resamples=200)

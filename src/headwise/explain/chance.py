@@ -1,4 +1,4 @@
-"""What chance gives, and how sure one can be: shuffled orders, resampled tokens, many tests.
+"""What chance gives: shuffled orders of the tokens, and many tests.
 
 Twice a mid-rank is an integer, so sums of products of ranks are exact in float64: orders that give
 the same agreement compare as equal, with no tolerance.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from headwise.errors import UsageError
-from headwise.explain.ranks import BLOCK, centred, mismatch, pair, spearman
+from headwise.explain.ranks import BLOCK, centred, mismatch, pair
 from headwise.texts import translate as _
 
 EXACT_UP_TO = 7
@@ -66,7 +66,8 @@ def permutation_null(
     band is read from the first ``BAND_FROM`` of them.
 
     The null is that the values of ``y`` could stand in any order. Tokens of one sentence are not
-    fully exchangeable: two quantities that both fade with distance agree for that reason alone.
+    fully exchangeable: two quantities that both fade with distance agree for that reason alone
+    (``beyond_position.py`` accounts for it).
 
     Args:
         x: (..., n), finite.
@@ -92,8 +93,8 @@ def permutation_null(
         >>> round(permutation_null(up, up).p.item(), 4)  # 2 of 24 orders agree fully
         0.0833
     """
-    _check_draws(draws, level)
-    rows, y, lead = _rows(x, y)
+    check_draws(draws, level)
+    rows, y, lead = as_rows(x, y)
     a, b = centred(rows), centred(y)
     n, m = len(y), len(rows)
     norm = ((a * a).sum(-1) * (b * b).sum(-1)).sqrt()
@@ -102,15 +103,15 @@ def permutation_null(
     extreme, big = a.new_zeros(m), a.new_zeros(m)
     first: Tensor | None = None
     count = 0
-    for orders in _orders(n, draws, seed, step=max(1, BLOCK // max(1, m, n))):
+    for orders in orders_of(n, draws, seed, step=max(1, BLOCK // max(1, m, n))):
         sums = a @ b[orders].T
         extreme += (sums.abs() >= observed[:, None]).sum(-1)
         big += (sums * sums >= (large * norm[:, None]) ** 2 * (1 - 1e-12)).sum(-1)
         count += len(orders)
         first = _joined(first, sums)
     p = extreme / count if is_exact else (1 + extreme) / (1 + count)
-    low, high = _band(first, level) if first is not None else (norm, norm)
-    smallest = _smallest_p(rows, y)
+    low, high = band_of(first, level) if first is not None else (norm, norm)
+    smallest = smallest_p_of(rows, y)
     if not is_exact:
         smallest = smallest.clamp(min=1 / (1 + count))
     nan = torch.where(norm > 0, 0.0, math.nan)
@@ -118,82 +119,6 @@ def permutation_null(
     results = (p, low, high, smallest, big / count)
     p, low, high, smallest, big = ((r + nan).reshape(lead) for r in results)
     return Null(p, low, high, smallest, big, count, is_exact)
-
-
-@dataclass(frozen=True, eq=False)
-class Interval:
-    """Where the correlation may lie.
-
-    Args:
-        low: (...), NaN where the correlation of the whole data is undefined.
-        high: (...).
-        undefined: (...), share of the resamples in which one side was constant.
-    """
-
-    low: Tensor
-    high: Tensor
-    undefined: Tensor
-
-
-def bootstrap_interval(
-    x: Tensor, y: Tensor, *, resamples: int = 1000, seed: int = 0, level: float = 0.95
-) -> Interval:
-    """Percentile bootstrap of Spearman's correlation: tokens are drawn again, with repetition.
-
-    A resample in which one side is constant says nothing about agreement. It counts as -1 for the
-    lower end and as +1 for the upper end, so a list with one odd value gets the whole range
-    instead of a narrow interval from the resamples that happened to keep it.
-
-    Args:
-        x: (..., n), finite.
-        y: (n,), finite.
-        resamples: how many.
-        seed: of the draws; all rows of ``x`` meet the same ones.
-        level: coverage aimed at.
-
-    Returns:
-        An ``Interval`` with tensors of the leading shape of ``x``.
-
-    Raises:
-        ShapeError: if ``y`` isn't (n,).
-        TargetError: if a value is NaN or infinite.
-        UsageError: if ``resamples`` is not positive or ``level`` is not between 0 and 1.
-
-    Source:
-        Efron and Tibshirani 1993, *An Introduction to the Bootstrap*, chapter 13.
-
-    Example:
-        >>> up = torch.arange(20.0)
-        >>> one = bootstrap_interval(up, up)
-        >>> one.low.item(), one.high.item()
-        (1.0, 1.0)
-    """
-    _check_draws(resamples, level)
-    rows, y, lead = _rows(x, y)
-    n = len(y)
-    if n == 0:
-        nothing = rows.new_full(lead, math.nan)
-        return Interval(nothing, nothing, nothing)
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randint(n, (resamples, n), generator=generator)
-    counts = torch.zeros(resamples, n, dtype=torch.float64)
-    counts.scatter_add_(1, drawn, torch.ones_like(counts))
-    ry = _resampled_ranks(counts, y)
-    sy = (counts * ry * ry).sum(-1)
-    edge = left_out(resamples, level)
-    parts = []
-    for row in rows:
-        rx = _resampled_ranks(counts, row)
-        sx = (counts * rx * rx).sum(-1)
-        r = ((counts * rx * ry).sum(-1) / (sx * sy).sqrt()).clamp(-1.0, 1.0)
-        gone = r.isnan()
-        low = torch.where(gone, -1.0, r).sort().values[edge]
-        high = torch.where(gone, 1.0, r).sort().values[resamples - 1 - edge]
-        parts.append(torch.stack((low, high, gone.double().mean())))
-    table = torch.stack(parts, -1) if parts else rows.new_zeros(3, 0)
-    ends = table[:2] + torch.where(spearman(rows, y).isnan(), math.nan, 0.0)
-    low, high, undefined = (t.reshape(lead) for t in (*ends, table[2]))
-    return Interval(low, high, undefined)
 
 
 def benjamini_hochberg(p: Tensor) -> Tensor:
@@ -240,7 +165,8 @@ def left_out(draws: int, level: float) -> int:
 
 
 # ------------------------------------------------------------------ steps of the above
-def _rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+def as_rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """The maps as (M, n), the effects (n,), and the leading shape of the maps."""
     if y.dim() != 1:
         raise mismatch(x, y)
     x, y = pair(x, y)
@@ -248,7 +174,8 @@ def _rows(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     return x.reshape(math.prod(lead), len(y)), y, lead
 
 
-def _check_draws(draws: int, level: float) -> None:
+def check_draws(draws: int, level: float) -> None:
+    """An error for numbers that give no interval."""
     if draws < 1 or not 0.0 < level < 1.0:
         raise UsageError(
             _("{draws} draws at level {level} give no interval").format(draws=draws, level=level),
@@ -256,8 +183,11 @@ def _check_draws(draws: int, level: float) -> None:
         )
 
 
-def _orders(n: int, draws: int, seed: int, *, step: int) -> Iterator[Tensor]:
-    """Blocks (at most ``step``, n) of orders: all of them, or ``draws`` random ones."""
+def orders_of(n: int, draws: int, seed: int, *, step: int) -> Iterator[Tensor]:
+    """Blocks (at most ``step``, n) of orders: all of them, or ``draws`` random ones.
+
+    The same seed gives the same orders, whatever the step; fewer draws give the first of them.
+    """
     if n <= EXACT_UP_TO:
         every = list(itertools.permutations(range(n)))
         yield from torch.tensor(every, dtype=torch.long).reshape(len(every), n).split(step)
@@ -275,13 +205,14 @@ def _joined(first: Tensor | None, sums: Tensor) -> Tensor:
     return torch.cat((first, sums[:, : max(0, BAND_FROM - first.shape[1])]), 1)
 
 
-def _band(sums: Tensor, level: float) -> tuple[Tensor, Tensor]:
+def band_of(sums: Tensor, level: float) -> tuple[Tensor, Tensor]:
+    """The ends (M,) of the middle of (M, draws) that holds ``level`` of them."""
     ordered, edge = sums.sort(-1).values, left_out(sums.shape[1], level)
     return ordered[:, edge], ordered[:, sums.shape[1] - 1 - edge]
 
 
-def _smallest_p(rows: Tensor, y: Tensor) -> Tensor:
-    """The share of orders that agree (or disagree) as far as ties let them.
+def smallest_p_of(rows: Tensor, y: Tensor) -> Tensor:
+    """The share of orders that agree (or disagree) as far as ties let them, (M,).
 
     The sum of products of ranks is extreme exactly when both sides are sorted alike or oppositely
     (rearrangement inequality). The cells of the table of tie groups of x against those of y are
@@ -309,13 +240,3 @@ def _log_ways(tied: Tensor) -> Tensor:
     place = torch.arange(tied.shape[-1]).expand(tied.shape)
     first = torch.where(tied, 0, place).cummax(-1).values
     return (place - first + 1).double().log().sum(-1)
-
-
-def _resampled_ranks(counts: Tensor, values: Tensor) -> Tensor:
-    """Twice the mid-ranks of (n,) inside every resample (S, n) of counts, minus their mean.
-
-    In float32, in which integers up to 2^24 are exact.
-    """
-    before = (values[None, :] < values[:, None]).float()
-    equal = (values[None, :] == values[:, None]).float()
-    return (counts.float() @ (2 * before + equal).T).double() - len(values)

@@ -15,19 +15,13 @@ from headwise.errors import HeadwiseError, UsageError
 from headwise.explain import methods as _methods  # noqa: F401 - registers every method
 from headwise.explain.curves import Curve, curves
 from headwise.explain.detectors import DETECTORS, Detection, MapFacts
+from headwise.explain.effects import Effects
 from headwise.explain.measuring import noise, with_hidden
 from headwise.explain.method import METHODS, Attribution, Progress, Settings, silent
 from headwise.explain.question import Question
+from headwise.explain.sign_errors import SignError, sign_errors
 from headwise.explain.subject import Subject, Text
-from headwise.explain.trust import (
-    Agreement,
-    Effects,
-    Sampling,
-    SignError,
-    agreement,
-    agreements,
-    sign_errors,
-)
+from headwise.explain.trust import Agreement, Sampling, agreement, agreements
 from headwise.texts import current_language
 from headwise.texts import translate as _
 
@@ -236,6 +230,13 @@ def compared(subject: Subject, text: Text, question: Question) -> Tensor:
     return keep
 
 
+def distances(text: Text, question: Question) -> Tensor | None:
+    """(T,) how many tokens each stands from the question's; None where it has no place."""
+    if question.position is None:
+        return None
+    return (torch.arange(len(text), dtype=torch.float64) - question.position).abs()
+
+
 def _trust(
     subject: Subject,
     text: Text,
@@ -252,7 +253,7 @@ def _trust(
     if not bool(keep.any()):
         return None
     rounding = noise(subject, text, question, batch=settings.batch)
-    effects = Effects(scores.cpu(), allowed=rounding, keep=keep)
+    effects = Effects(scores.cpu(), allowed=rounding, keep=keep, distance=distances(text, question))
     sampling = Sampling(seed=settings.seed)
     precision = getattr(torch, subject.dtype)
     maps: dict[str, Agreement] = {}

@@ -136,7 +136,7 @@ def kendall(x: Tensor, y: Tensor) -> Tensor:
     """
     a, b = pair(x, y)
     lead, n = torch.broadcast_shapes(a.shape, b.shape)[:-1], a.shape[-1]
-    untied = (_untied(a) * _untied(b)).sqrt()
+    untied = (untied_pairs(a) * untied_pairs(b)).sqrt()
     a, b = a.expand(*lead, n).reshape(math.prod(lead), n), b.expand(*lead, n)
     b = b.reshape(math.prod(lead), n)
     alike = a.new_zeros(len(a))
@@ -179,7 +179,7 @@ def _pair_order(values: Tensor) -> Tensor:
     return (ranks[:, :, None] - ranks[:, None, :]).sign_()
 
 
-def _untied(values: Tensor) -> Tensor:
+def untied_pairs(values: Tensor) -> Tensor:
     """Ordered pairs of different values, (...)."""
     n = values.shape[-1]
     ordered = values.sort(-1).values

@@ -4,30 +4,43 @@ What is compared: a map that can say which way a token works (``is_signed``) is 
 effects as they are; a map that can't, with their size. The effect of a token is the target's value
 minus its value with the token taken away, so a positive effect promotes the target.
 
-Two limits that no number here removes. Interventions are a reference, not the truth: they too
-change the model's input. And tokens of one sentence are not fully exchangeable: a map and an effect
-that both fade with distance agree for that reason alone.
+The verdict is Spearman's. Kendall's tau meets the same orders and the same resamples, and where the
+two disagree about chance the words say so. They also say where the agreement is no better than
+that of two things that fade with distance (``beyond_position.py``).
+
+One limit that no number here removes: interventions are a reference, not the truth. They too change
+the model's input.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from headwise.errors import ShapeError, UsageError
-from headwise.explain.chance import benjamini_hochberg, bootstrap_interval, permutation_null
-from headwise.explain.ranks import finite, kendall, spearman
-from headwise.explain.verdicts import RULES, Code, Evidence, Rules, Verdict, decide, nothing_to_rank
+from headwise.errors import ShapeError
+from headwise.explain.beyond_position import partial_agreement
+from headwise.explain.bootstrap import bootstrap_intervals
+from headwise.explain.chance import benjamini_hochberg, permutation_null
+from headwise.explain.chance_kendall import kendall_null
+from headwise.explain.effects import Effects
+from headwise.explain.ranks import kendall, spearman
+from headwise.explain.verdicts import (
+    RULES,
+    Code,
+    Evidence,
+    Rules,
+    Verdict,
+    decide,
+    nothing_to_rank,
+    with_remarks,
+)
 from headwise.numerics import CHAIN, eps
 from headwise.texts import translate as _
-
-HEAVY = 2.0
-"""A token is heavily attended from this many even shares (1/n) on."""
 
 
 @dataclass(frozen=True)
@@ -47,53 +60,24 @@ class Sampling:
     level: float = 0.95
 
 
-@dataclass(frozen=True, eq=False)
-class Effects:
-    """What interventions on the tokens did to the target.
+@dataclass(frozen=True)
+class BeyondPosition:
+    """Agreement that distance to the question's token does not explain.
 
     Args:
-        values: (T,), the target's value minus its value without the token.
-        allowed: what rounding explains of a value; effects up to it count as 0.
-        keep: (T,) bool, the tokens that are compared; None = all. Leave out tokens that cannot
-            influence the target (those after the question's position) and those that weren't taken
-            away: their zeros on both sides would pass for agreement.
-
-    Raises:
-        ShapeError: if the shapes differ.
+        value: rank correlation given distance; None where nothing is left of the map or of the
+            effects, as in a map that knows nothing but distance.
+        p: two-sided, against shuffled remainders; None where ``value`` is.
+        p_adjusted: p after Benjamini and Hochberg over all maps judged together.
     """
 
-    values: Tensor
-    allowed: float = 0.0
-    keep: Tensor | None = None
+    value: float | None
+    p: float | None
+    p_adjusted: float | None
 
-    def __post_init__(self) -> None:
-        shape = tuple(self.values.shape)
-        if len(shape) != 1 or (self.keep is not None and tuple(self.keep.shape) != shape):
-            raise ShapeError(
-                _("effects are one number per token"),
-                where=_("shapes {x} and {y}").format(
-                    x=shape, y=None if self.keep is None else tuple(self.keep.shape)
-                ),
-                why=_("both have to be (T,)"),
-            )
-
-    def chosen(self, per_token: Tensor) -> Tensor:
-        """The entries (..., n) of (..., T) that are compared; all have to be finite."""
-        if per_token.shape[-1:] != self.values.shape:
-            raise ShapeError(
-                _("a map has one score per token"),
-                where=_("scores for {got} tokens, effects of {want}").format(
-                    got=tuple(per_token.shape)[-1:], want=tuple(self.values.shape)
-                ),
-            )
-        per_token = finite(per_token)
-        return per_token if self.keep is None else per_token[..., self.keep.cpu()]
-
-    @property
-    def compared(self) -> Tensor:
-        """(n,) float64: the effects that are compared, 0 where rounding explains them."""
-        values = self.chosen(self.values)
-        return torch.where(values.abs() <= self.allowed, 0.0, values)
+    def to_payload(self) -> dict[str, float | None]:
+        """The record as JSON values."""
+        return {"value": self.value, "p": self.p, "p_adjusted": self.p_adjusted}
 
 
 @dataclass(frozen=True)
@@ -108,6 +92,15 @@ class Agreement:
         p: two-sided, against shuffled orders.
         p_adjusted: p after Benjamini and Hochberg over all maps judged together; the verdict uses
             it. For one map alone it is ``p``.
+        kendall_interval: bootstrap interval of ``kendall``, from the same resamples.
+        kendall_null: its band, from the same orders or the first of them.
+        kendall_p: of ``kendall``, two-sided.
+        kendall_p_adjusted: as ``p_adjusted``.
+        orders: how many orders ``p`` is counted in.
+        kendall_orders: how many of them ``kendall_p`` is counted in; fewer for long texts.
+        kendall_by_tail: none of these went as far, and fewer were tried than for ``p``:
+            ``kendall_p`` is the tail of a normal distribution.
+        beyond_position: None where the question has no place or the tokens are too few.
         n: tokens compared.
         family: maps judged together.
         is_signed: compared with the effects; False: with their size.
@@ -120,6 +113,14 @@ class Agreement:
     null: tuple[float, float] | None
     p: float | None
     p_adjusted: float | None
+    kendall_interval: tuple[float, float] | None
+    kendall_null: tuple[float, float] | None
+    kendall_p: float | None
+    kendall_p_adjusted: float | None
+    orders: int
+    kendall_orders: int
+    kendall_by_tail: bool
+    beyond_position: BeyondPosition | None
     n: int
     family: int
     is_signed: bool
@@ -140,10 +141,18 @@ class Agreement:
         return {
             "spearman": self.spearman,
             "kendall": self.kendall,
-            "interval": None if self.interval is None else list(self.interval),
-            "null": None if self.null is None else list(self.null),
+            "interval": _listed(self.interval),
+            "null": _listed(self.null),
             "p": self.p,
             "p_adjusted": self.p_adjusted,
+            "kendall_interval": _listed(self.kendall_interval),
+            "kendall_null": _listed(self.kendall_null),
+            "kendall_p": self.kendall_p,
+            "kendall_p_adjusted": self.kendall_p_adjusted,
+            "orders": self.orders,
+            "kendall_orders": self.kendall_orders,
+            "kendall_by_tail": self.kendall_by_tail,
+            "beyond_position": self.beyond_position and self.beyond_position.to_payload(),
             "n": self.n,
             "family": self.family,
             "compared": "effect" if self.is_signed else "size",
@@ -246,114 +255,94 @@ def agreements(
     if not is_signed:
         y = y.abs()
     m, n = rows.shape
+    draws, seed = max(sampling.permutations, math.ceil(2 * m / rules.alpha)), sampling.seed
     rho, tau = spearman(rows, y), kendall(rows, y)
     null = permutation_null(
-        rows,
-        y,
-        draws=max(sampling.permutations, math.ceil(2 * m / rules.alpha)),
-        seed=sampling.seed,
-        level=sampling.level,
-        large=rules.strong,
+        rows, y, draws=draws, seed=seed, level=sampling.level, large=rules.strong
     )
-    span = bootstrap_interval(
-        rows, y, resamples=sampling.resamples, seed=sampling.seed, level=sampling.level
+    pairs = kendall_null(rows, y, draws=draws, seed=seed, level=sampling.level)
+    spans = bootstrap_intervals(
+        rows, y, resamples=sampling.resamples, seed=seed, level=sampling.level
     )
-    adjusted = benjamini_hochberg(null.p)
+    beyond = None
+    if effects.distance is not None:
+        distance = effects.chosen(effects.distance)
+        beyond = partial_agreement(rows, y, distance, draws=draws, seed=seed)
+    columns = {
+        "spearman": rho,
+        "kendall": tau,
+        "low": spans.spearman.low,
+        "high": spans.spearman.high,
+        "null_low": null.low,
+        "null_high": null.high,
+        "p": null.p,
+        "p_adjusted": benjamini_hochberg(null.p),
+        "smallest_p": null.smallest_p,
+        "large_by_chance": null.large_by_chance,
+        "kendall_low": spans.kendall.low,
+        "kendall_high": spans.kendall.high,
+        "kendall_null_low": pairs.low,
+        "kendall_null_high": pairs.high,
+        "kendall_p": pairs.p,
+        "kendall_p_adjusted": benjamini_hochberg(pairs.p),
+    }
+    if beyond is not None:
+        columns["beyond"], columns["beyond_p"] = beyond.value, beyond.p
+        columns["beyond_p_adjusted"] = benjamini_hochberg(beyond.p)
+    table = torch.stack(list(columns.values()), -1).tolist()
     family = int((~rho.isnan()).sum())
-    table = torch.stack(
-        (
-            rho,
-            tau,
-            span.low,
-            span.high,
-            null.low,
-            null.high,
-            null.p,
-            adjusted,
-            null.smallest_p,
-            null.large_by_chance,
-        ),
-        -1,
-    )
     found = []
-    for row, values in zip(rows, table.tolist(), strict=True):
-        if math.isnan(values[0]):
-            verdict = nothing_to_rank(n=n, has_order=len(row.unique()) > 1)
-            found.append(
-                Agreement(None, None, None, None, None, None, n, family, is_signed, verdict)
+    for row, values, by_tail in zip(rows, table, pairs.by_tail.tolist(), strict=True):
+        named = dict(zip(columns, values, strict=True))
+        defined = not math.isnan(named["spearman"])
+        left = None
+        if beyond is not None and defined:
+            left = BeyondPosition(
+                *(_known(named[key]) for key in ("beyond", "beyond_p", "beyond_p_adjusted"))
             )
-            continue
-        r, t, low, high, null_low, null_high, p, p_adjusted, smallest_p, large = values
-        verdict = decide(Evidence(n, r, p_adjusted, (low, high), smallest_p, large), rules)
-        ends, band = (low, high), (null_low, null_high)
-        found.append(Agreement(r, t, ends, band, p, p_adjusted, n, family, is_signed, verdict))
-    return found
-
-
-@dataclass(frozen=True)
-class SignError:
-    """A token that a map holds for important and that works the other way.
-
-    Args:
-        token: its place in the text.
-        share: its share of the map's total (of the sizes, for a signed map).
-        score: what the map gives it.
-        effect: what taking it away showed.
-    """
-
-    token: int
-    share: float
-    score: float
-    effect: float
-
-
-def sign_errors(scores: Tensor, effects: Effects, *, is_signed: bool) -> list[SignError]:
-    """Heavy tokens of a map that work the other way, the heaviest first.
-
-    A token is heavy if its share of the map is at least ``HEAVY / n``, twice the even share of the
-    n tokens compared. For a map without signs, the error is that a heavy token *suppresses* the
-    target: its effect is negative beyond rounding. For a signed map, it is that score and effect
-    have opposite signs.
-
-    Args:
-        scores: (T,), finite; not negative unless ``is_signed``.
-        effects: measured by interventions.
-        is_signed: the map says which way a token works.
-
-    Raises:
-        ShapeError: if there isn't one score per effect.
-        TargetError: if a score or an effect is not finite.
-        UsageError: if a map without signs has negative scores.
-
-    Source:
-        Liu et al. 2022, arXiv 2201.12114, the faithfulness violation test.
-
-    Example:
-        >>> effect = Effects(torch.tensor([1.0, -0.5, 0.1, 0.0]))
-        >>> sign_errors(torch.tensor([0.1, 0.7, 0.1, 0.1]), effect, is_signed=False)[0].token
-        1
-    """
-    chosen, y = effects.chosen(scores), effects.compared
-    if not is_signed and bool((chosen < 0).any()):
-        raise UsageError(
-            _("a map without signs has a negative score, {score:.3g}").format(
-                score=float(chosen.min())
-            ),
-            fix="is_signed=True",
+        if not defined:
+            verdict = nothing_to_rank(n=n, has_order=len(row.unique()) > 1)
+        else:
+            evidence = Evidence(
+                n,
+                named["spearman"],
+                named["p_adjusted"],
+                (named["low"], named["high"]),
+                named["smallest_p"],
+                named["large_by_chance"],
+            )
+            verdict = with_remarks(
+                decide(evidence, rules),
+                kendall_p=named["kendall_p_adjusted"],
+                has_position=effects.distance is not None,
+                beyond_p=None if left is None else left.p_adjusted,
+                is_beyond_known=left is not None,
+                n=n,
+                rules=rules,
+            )
+        found.append(
+            Agreement(
+                spearman=_known(named["spearman"]),
+                kendall=_known(named["kendall"]),
+                interval=_ends(named, "low", "high"),
+                null=_ends(named, "null_low", "null_high"),
+                p=_known(named["p"]),
+                p_adjusted=_known(named["p_adjusted"]),
+                kendall_interval=_ends(named, "kendall_low", "kendall_high"),
+                kendall_null=_ends(named, "kendall_null_low", "kendall_null_high"),
+                kendall_p=_known(named["kendall_p"]),
+                kendall_p_adjusted=_known(named["kendall_p_adjusted"]),
+                orders=null.orders,
+                kendall_orders=pairs.orders,
+                kendall_by_tail=by_tail,
+                beyond_position=left,
+                n=n,
+                family=family,
+                is_signed=is_signed,
+                verdict=verdict,
+            )
         )
-    total = float(chosen.abs().sum())
-    if total == 0.0:
-        return []
-    share = chosen.abs() / total
-    wrong = (y < 0) if not is_signed else (y * chosen < 0)
-    heavy = share >= HEAVY / len(y)
-    places = torch.arange(len(scores))
-    places = places if effects.keep is None else places[effects.keep.cpu()]
-    errors = [
-        SignError(int(places[i]), float(share[i]), float(chosen[i]), float(y[i]))
-        for i in (wrong & heavy).nonzero()[:, 0].tolist()
-    ]
-    return sorted(errors, key=lambda error: (-error.share, error.token))
+    return found
 
 
 def count_codes(found: Sequence[Agreement]) -> dict[Code, int]:
@@ -375,3 +364,15 @@ def _without_rounding(rows: Tensor, precision: torch.dtype) -> Tensor:
     allowed = CHAIN * eps(precision) * rows.abs().amax(-1)
     spread = rows.amax(-1) - rows.amin(-1)
     return torch.where((spread <= allowed)[:, None], rows[:, :1], rows)
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _ends(named: Mapping[str, float], low: str, high: str) -> tuple[float, float] | None:
+    return None if math.isnan(named[low]) else (named[low], named[high])
+
+
+def _listed(ends: tuple[float, float] | None) -> list[float] | None:
+    return None if ends is None else list(ends)

@@ -13,6 +13,10 @@ The rules, in the order in which they are asked:
 4. With p > alpha, no agreement can't be ruled out. If the interval reaches a strong correlation,
    that can't be ruled out either: ``too-little``. Otherwise: ``chance``.
 
+Two remarks may follow; they don't change the code. Kendall's tau, against the same orders, says the
+other thing about chance. And: with p <= alpha, what distance to the question's token leaves of the
+agreement has p > alpha, or there is nothing left, or the tokens are too few to say.
+
 So a map that has nothing to do with the effects is named weak, moderate, strong or opposite in at
 most alpha of all cases.
 """
@@ -20,7 +24,7 @@ most alpha of all cases.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from headwise.texts import mark as N_
@@ -59,6 +63,8 @@ class Rules:
 
 RULES = Rules()
 
+AGREEING = (Code.STRONG, Code.MODERATE, Code.WEAK)
+
 WORDS: Mapping[Code, str] = {
     Code.STRONG: N_("agrees strongly with interventions: its order of the tokens can be used"),
     Code.MODERATE: N_("agrees with interventions in part: use its large differences only"),
@@ -86,6 +92,13 @@ WIDE = N_(
 )
 
 
+KENDALL_SAYS_CHANCE = N_("; by Kendall's tau, chance can't be ruled out (p = {kendall_p:.2g})")
+KENDALL_SAYS_MORE = N_("; by Kendall's tau, it is not chance (p = {kendall_p:.2g})")
+NEARNESS = N_("; but no better than nearness alone: given distance, p = {beyond_p:.2g}")
+NOTHING_BUT_NEARNESS = N_("; but no better than nearness alone: given distance, nothing is left")
+TOO_FEW_FOR_NEARNESS = N_("; {n} tokens are too few to tell it from nearness alone")
+
+
 @dataclass(frozen=True)
 class Verdict:
     """A code and its sentence.
@@ -94,6 +107,7 @@ class Verdict:
         code: what is said.
         text: the sentence in English, with fields.
         values: what goes into the fields.
+        remarks: further parts of the sentence, in English; they share the fields.
 
     Example:
         >>> Verdict(Code.TOO_LITTLE, TOO_FEW, {"n": 1}).words
@@ -103,11 +117,12 @@ class Verdict:
     code: Code
     text: str
     values: Mapping[str, float] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
         """The sentence in the language of the user."""
-        return _(self.text).format(**self.values)
+        return "".join(_(part).format(**self.values) for part in (self.text, *self.remarks))
 
 
 @dataclass(frozen=True)
@@ -153,6 +168,54 @@ def decide(evidence: Evidence, rules: Rules = RULES) -> Verdict:
     if high >= rules.strong:
         return Verdict(Code.TOO_LITTLE, WIDE, {"p": evidence.p, "high": high})
     return _named(Code.CHANCE)
+
+
+def with_remarks(
+    verdict: Verdict,
+    *,
+    kendall_p: float,
+    has_position: bool,
+    is_beyond_known: bool,
+    beyond_p: float | None,
+    n: int,
+    rules: Rules = RULES,
+) -> Verdict:
+    """The verdict with what Kendall's tau and the distance of the tokens have to say besides.
+
+    Args:
+        verdict: of ``decide``.
+        kendall_p: of tau, adjusted as the p of the verdict.
+        has_position: the question has a place in the text, and so tokens have a distance to it.
+        is_beyond_known: the tokens were enough to account for distance.
+        beyond_p: of the agreement given distance, adjusted; None where nothing is left.
+        n: tokens compared.
+        rules: of the verdict.
+
+    Example:
+        >>> verdict = Verdict(Code.WEAK, WORDS[Code.WEAK])
+        >>> with_remarks(
+        ...     verdict, kendall_p=0.01, has_position=True, is_beyond_known=True, beyond_p=0.4, n=30
+        ... ).words
+        'agrees with interventions a little: a hint, not an explanation; but no better than
+        nearness alone: given distance, p = 0.4'
+    """
+    values = {**verdict.values, "n": n, "kendall_p": kendall_p}
+    remarks: list[str] = []
+    is_kendall_small = kendall_p <= rules.alpha
+    if verdict.code in AGREEING or verdict.code is Code.OPPOSITE:
+        if not is_kendall_small:
+            remarks.append(KENDALL_SAYS_CHANCE)
+    elif is_kendall_small and (verdict.code is Code.CHANCE or verdict.text == WIDE):
+        remarks.append(KENDALL_SAYS_MORE)
+    if verdict.code in AGREEING and has_position:
+        if not is_beyond_known:
+            remarks.append(TOO_FEW_FOR_NEARNESS)
+        elif beyond_p is None:
+            remarks.append(NOTHING_BUT_NEARNESS)
+        elif beyond_p > rules.alpha:
+            remarks.append(NEARNESS)
+            values["beyond_p"] = beyond_p
+    return replace(verdict, values=values, remarks=tuple(remarks)) if remarks else verdict
 
 
 def nothing_to_rank(*, n: int, has_order: bool) -> Verdict:
