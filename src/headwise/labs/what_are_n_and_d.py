@@ -15,7 +15,9 @@ from headwise.labs.lab import (
     Progress,
     register,
 )
+from headwise.labs.measures.bert import PADS, Bert, bert, judged_bert
 from headwise.labs.measures.what_are_n_and_d import (
+    SENTENCE,
     at_once,
     columns,
     dependent_calls,
@@ -28,7 +30,6 @@ from headwise.labs.measures.what_are_n_and_d import (
     one_head,
     one_row,
     rows_of,
-    tiny_bert,
     tokenisations,
     told_apart,
     work,
@@ -60,8 +61,8 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
     best = told_apart(params["widths"], params["draws"], seed)
     amounts = work(params["counts"], params["width"])
     kinds = kinds_of_layer(seed)
-    progress("a small BERT", 0.6)
-    bert = tiny_bert(seed)
+    progress(N_("BERT's special tokens"), 0.6)
+    encoder = bert(SENTENCE, seed)
     progress("done", 1.0)
     verdict = all_of(within(facts["difference"], 1e-10), stated(facts["other_rows"] == 0.0))
     return LabResult(
@@ -71,11 +72,11 @@ def run(params: Mapping[str, Any], seed: int, progress: Progress) -> LabResult:
         verdict,
         conclusion(counts, facts),
         [
-            *about_tokens(counts, {k: len(r) for k, r in rows.items()}, facts, bert, params),
+            *about_tokens(counts, {k: len(r) for k, r in rows.items()}, facts, encoder, params),
             *about_rows(facts, speed, amounts, best),
             *about_kinds(kinds),
         ],
-        charts(counts, best, jacobian.tolist()),
+        charts(counts, best, jacobian.tolist(), encoder),
         sheets(ways, rows["BERT style"], params["d"], facts, kinds, speed, best),
     )
 
@@ -117,7 +118,7 @@ def about_tokens(
     counts: Mapping[str, int],
     rows: Mapping[str, int],
     facts: Mapping[str, Any],
-    bert: Mapping[str, float] | None,
+    encoder: Bert,
     params: Mapping[str, Any],
 ) -> list[Outcome]:
     """B10.1, B11.1 to B11.5, S8."""
@@ -131,27 +132,6 @@ def about_tokens(
     axis = conditional(facts["direction"] > 0.99, facts["best_column"] > 0.99)
     if facts["turned"] > facts["allowed"]:
         axis = "not-enough-data"
-    if bert is None:
-        system = outcome(
-            "S8",
-            "not-enough-data",
-            "facts",
-            N_("transformers is not installed, so no BERT was run"),
-        )
-    else:
-        right = bert["on_pads"] == 0.0 and bert["later"] > 0.0 and bert["moved"] == 0.0
-        system = outcome(
-            "S8",
-            stated(right and bert["rows"] == counts["BERT style"]),
-            "facts",
-            N_(
-                "a small BERT with random weights, two pads added: {rows:.0f} real rows, weights "
-                "on pads exactly {on_pads:.1g}, [CLS] sees [SEP] (weight at least {later:.2g}), "
-                "changing the pads moves the real rows by {moved:.1g}; mean weight on [CLS] "
-                "{on_cls:.2f}"
-            ),
-            bert,
-        )
     return [
         outcome(
             "B10.1",
@@ -211,8 +191,47 @@ def about_tokens(
                 "for a direction in the space of channels; a single column has no preferred meaning"
             ),
         ),
-        system,
+        about_bert(encoder, counts["BERT style"]),
     ]
+
+
+def about_bert(found: Bert, rows: int) -> Outcome:
+    """S8."""
+    means = [value for row in found.special for value in row]
+    known = len(found.shown) - found.shown.count("[UNK]")
+    return outcome(
+        "S8",
+        judged_bert(found, rows),
+        "special-tokens",
+        N_(
+            "{name}, no causal mask, {pads} pads added: the sentence has {rows} rows ({shown}; "
+            "{known} of them in the word list), weights on pads are exactly {on_pads:.1g}, [CLS] "
+            "sees [SEP] (weight at least {sees:.2g}), other tokens as pads move the real rows by "
+            "{moved:.1g}. In a sentence of {tokens} tokens the ordinary ones give [CLS] and [SEP] "
+            "{low:.0%} to {high:.0%} of their weight by head (equal weights {even:.0%}); {found} "
+            "of {heads} heads are found to rest there"
+        ),
+        {
+            "name": "MiniLM" if found.is_real else "BERT (tiny, random)",
+            "pads": PADS,
+            "rows": len(found.shown),
+            "shown": " ".join(found.shown),
+            "known": known,
+            "on_pads": found.on_pads,
+            "sees": found.cls_sees_sep,
+            "moved": found.moved,
+            "tokens": found.tokens,
+            "low": min(means),
+            "high": max(means),
+            "even": found.even,
+            "found": found.found,
+            "heads": len(means),
+        },
+        N_(
+            "counted and masked on random weights; where trained heads look takes real ones "
+            "(headwise models pull minilm)"
+        ),
+    )
 
 
 def about_rows(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from headwise.labs.judge import interval
 from headwise.labs.lab import Chart, Phrase, Series, Sheet
+from headwise.labs.measures.bert import Bert
 from headwise.labs.parts.drawn import listing, matrix, spread
 from headwise.texts import mark as N_
 
@@ -76,8 +77,9 @@ def charts(
     counts: Mapping[str, int],
     best: Mapping[int, Sequence[float]],
     jacobian: Sequence[Sequence[float]],
+    encoder: Bert,
 ) -> list[Chart]:
-    """Counts, dependence of rows, told apart."""
+    """Counts, dependence of rows, told apart, special tokens."""
     names = [str(i) for i in range(1, 6)]
     widths = sorted(best)
     return [
@@ -125,4 +127,32 @@ def charts(
             (spread(N_("random keys"), widths, [best[w] for w in widths]),),
             log_x=True,
         ),
+        special_chart(encoder),
     ]
+
+
+def special_chart(found: Bert) -> Chart:
+    """Weight on [CLS] and [SEP], head by head."""
+    means = [value for row in found.special for value in row]
+    return Chart(
+        "special-tokens",
+        "heat",
+        Phrase(
+            N_("MiniLM's heads give [CLS] and [SEP] up to {high:.0%} of a row, {even:.0%} is even")
+            if found.is_real
+            else N_("Random weights give [CLS] and [SEP] {low:.0%} to {high:.0%} of a row"),
+            {"low": min(means), "high": max(means), "even": found.even},
+        ),
+        Phrase(N_("head")),
+        Phrase(N_("layer")),
+        Phrase(
+            N_(
+                "A table of shares, one cell per head: the mean weight of ordinary tokens on the "
+                "two special ones in a sentence of {tokens} tokens."
+            ),
+            {"tokens": found.tokens},
+        ),
+        grid=[list(row) for row in found.special],
+        row_labels=[str(i + 1) for i in range(found.layers)],
+        column_labels=[str(i + 1) for i in range(found.num_heads)],
+    )

@@ -232,36 +232,6 @@ def one_head(seed: int) -> dict[str, float]:
     }
 
 
-def tiny_bert(seed: int) -> dict[str, float] | None:
-    """A small random BERT on [CLS] 我 爱 深 圳 [SEP] and two pads; None without the library."""
-    try:
-        from transformers import BertConfig, BertModel
-    except ImportError:
-        return None
-    from headwise.labs.parts.lesson import seeded
-
-    sizes: Mapping[str, int] = {
-        "vocab_size": 12, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "intermediate_size": 32, "max_position_embeddings": 16,
-    }  # fmt: skip
-    with seeded(seed):
-        model = BertModel(BertConfig(**sizes, attn_implementation="eager")).double().eval()
-    ids = torch.tensor([[1, 4, 5, 6, 7, 2, 0, 0]])
-    keep = (ids > 0).long()
-    with torch.no_grad():
-        seen = model(ids, attention_mask=keep, output_attentions=True)
-        other = ids.masked_fill(keep == 0, 9)
-        moved = model(other, attention_mask=keep).last_hidden_state
-    weights = seen.attentions[0][0]  # (H, T, T)
-    return {
-        "rows": float(keep.sum()),
-        "on_pads": float(weights[:, :, 6:].max()),
-        "later": float(weights[:, 0, 5].min()),
-        "moved": gap(moved[:, :6], seen.last_hidden_state[:, :6]),
-        "on_cls": float(weights[:, :6, 0].mean()),
-    }
-
-
 # ------------------------------------------------------------------ verdicts
 def judged_four(counts: Mapping[str, int]) -> Verdict:
     """Whether n = 4 with [CLS] *and* after plain tokenisation, however it is tokenised."""
