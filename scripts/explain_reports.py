@@ -17,12 +17,13 @@ from pathlib import Path
 import torch
 
 import headwise
+from headwise.explain.agreement import Agreement
 from headwise.explain.asking import ask
 from headwise.explain.effects import Effects
 from headwise.explain.explanation import Explanation, compared, explain
 from headwise.explain.method import METHODS, Settings
 from headwise.explain.page_labels import LABELS
-from headwise.explain.trust import Agreement, Sampling, agreements
+from headwise.explain.trust import Sampling, agreements
 from headwise.files import write_whole
 from headwise.integrations.loading import load
 

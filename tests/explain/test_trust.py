@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 
 from headwise.errors import ShapeError, TargetError, UsageError
-from headwise.explain.chance import permutation_null
+from headwise.explain.agreement import Agreement, count_codes
+from headwise.explain.bootstrap import bootstrap_intervals
+from headwise.explain.chance import benjamini_hochberg, permutation_null
+from headwise.explain.chance_kendall import kendall_null
 from headwise.explain.effects import Effects
 from headwise.explain.sign_errors import HEAVY, sign_errors
-from headwise.explain.trust import Agreement, Sampling, agreement, agreements, count_codes
+from headwise.explain.trust import Sampling, agreement, agreements
 from headwise.explain.verdicts import Code
 
 QUICK = Sampling(permutations=400, resamples=200)
@@ -238,6 +241,114 @@ def test_payload_is_json_with_finite_numbers() -> None:
         assert payload["words"]
 
 
+# ------------------------------------------------------------------ Kendall beside it
+def test_kendall_meets_the_same_orders_and_resamples() -> None:
+    scores, effect = numbers(3, 25, seed=1), numbers(25, seed=2)
+    found = agreements(scores, Effects(effect), is_signed=True, sampling=QUICK)
+    null = kendall_null(scores, effect, draws=400, seed=0)
+    span = bootstrap_intervals(scores, effect, resamples=200, seed=0).kendall
+    for i, each in enumerate(found):
+        assert each.kendall_p == null.p[i]
+        assert each.kendall_null == (null.low[i], null.high[i])
+        assert each.kendall_interval == (span.low[i], span.high[i])
+        assert each.kendall_interval != each.interval
+        assert (each.orders, each.kendall_orders, each.kendall_by_tail) == (400, 400, False)
+    assert [each.kendall_p_adjusted for each in found] == benjamini_hochberg(null.p).tolist()
+
+
+def test_where_kendall_disagrees_the_words_say_so() -> None:
+    """One token far out of order costs Spearman more than Kendall.
+
+    10 tokens in order but for the first, which stands last: S = 36 - 9 = 27 of 45 pairs,
+    p = 0.017; rho = 1 - 6 · 90 / 990 = 0.45, p = 0.19.
+    """
+    effect = torch.arange(10.0)
+    scores = effect.roll(-1)
+    found = agreement(scores, Effects(effect), is_signed=True)
+    assert found.spearman == pytest.approx(1 - 6 * 90 / 990, rel=1e-12)
+    assert found.kendall == pytest.approx(27 / 45, rel=1e-12)
+    assert found.p is not None
+    assert found.kendall_p is not None
+    assert found.kendall_p <= 0.05 < found.p
+    assert found.code is Code.TOO_LITTLE
+    assert found.words.endswith(f"; by Kendall's tau, it is not chance (p = {found.kendall_p:.2g})")
+    assert "Kendall" not in agreement(effect, Effects(effect), is_signed=True).words
+
+
+# ------------------------------------------------------------------ the place of the tokens
+FAR = torch.arange(60, 0, -1, dtype=torch.float64)
+FADE = 8 * torch.exp(-FAR / 8)
+
+
+def placed(scores: Tensor, effect: Tensor) -> Agreement:
+    return agreement(scores, Effects(effect, distance=FAR), is_signed=True, sampling=QUICK)
+
+
+def test_two_fades_are_no_better_than_nearness() -> None:
+    effect = FADE + numbers(60, seed=1)
+    found = placed(FADE + numbers(60, seed=2), effect)
+    assert found.code in (Code.WEAK, Code.MODERATE, Code.STRONG)
+    assert found.beyond_position is not None
+    assert found.beyond_position.p is not None
+    assert found.beyond_position.p > 0.05
+    assert found.words.endswith(
+        "; but no better than nearness alone: given distance, "
+        f"p = {found.beyond_position.p_adjusted:.2g}"
+    )
+    assert found.to_payload()["beyond_position"] == {
+        "value": found.beyond_position.value,
+        "p": found.beyond_position.p,
+        "p_adjusted": found.beyond_position.p_adjusted,
+    }
+
+
+def test_agreement_besides_the_fade_is_left_alone() -> None:
+    own = numbers(60, seed=1)
+    found = placed(FADE + own + 0.5 * numbers(60, seed=2), FADE + own)
+    assert found.code is Code.STRONG
+    assert found.beyond_position is not None
+    assert found.beyond_position.p == 1 / 401
+    assert "nearness" not in found.words
+
+
+def test_nearness_is_nothing_but_nearness() -> None:
+    found = placed(1 / (1 + FAR), FADE + numbers(60, seed=1))
+    assert found.beyond_position is not None
+    assert found.beyond_position.value is found.beyond_position.p is None
+    assert found.words.endswith("no better than nearness alone: given distance, nothing is left")
+
+
+def test_few_tokens_are_not_told_from_nearness() -> None:
+    effect = torch.arange(10.0)
+    found = agreement(effect, Effects(effect, distance=effect.flip(0)), is_signed=True)
+    assert found.code is Code.STRONG
+    assert found.beyond_position is None
+    assert found.words.endswith("; 10 tokens are too few to tell it from nearness alone")
+
+
+def test_without_a_place_there_is_no_distance() -> None:
+    effect = numbers(30, seed=1)
+    found = judge(effect, effect)
+    assert found.beyond_position is None
+    assert found.to_payload()["beyond_position"] is None
+    assert "nearness" not in found.words
+
+
+def test_distance_of_the_tokens_that_are_compared() -> None:
+    """Tokens left out have a distance too; it doesn't count."""
+    own = numbers(60, seed=3)
+    scores, effect = FADE + own, FADE + own + numbers(60, seed=4)
+    alone = placed(scores, effect)
+    more = torch.ones(20, dtype=torch.float64)
+    padded = Effects(
+        torch.cat((effect, more)),
+        keep=torch.arange(80) < 60,
+        distance=torch.cat((FAR, 100 * more)),
+    )
+    kept = agreement(torch.cat((scores, more)), padded, is_signed=True, sampling=QUICK)
+    assert kept == alone
+
+
 # ------------------------------------------------------------------ sign errors
 def test_sign_errors_by_hand() -> None:
     """5 tokens: heavy from 0.4 on. Token 1 is heavy and suppresses; 4 suppresses and is light."""
@@ -294,6 +405,8 @@ def test_messages() -> None:
         agreements(torch.ones(2, 3, 6), effect, is_signed=True)
     with pytest.raises(ShapeError, match="one number per token"):
         Effects(torch.ones(6), keep=torch.ones(5, dtype=torch.bool))
+    with pytest.raises(ShapeError, match="one number per token"):
+        Effects(torch.ones(6), distance=torch.ones(5))
     with pytest.raises(UsageError, match="negative score"):
         sign_errors(torch.tensor([1.0, -1, 1, 1, 1, 1]), effect, is_signed=False)
 

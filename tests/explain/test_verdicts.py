@@ -18,6 +18,7 @@ from headwise.explain.verdicts import (
     Verdict,
     decide,
     nothing_to_rank,
+    with_remarks,
 )
 
 STRONG = Evidence(
@@ -87,6 +88,52 @@ def test_words_hold_the_numbers() -> None:
     assert "p = 0.18" in ties
     chance = decide(replace(STRONG, n=8, large_by_chance=0.058)).words
     assert "with 8 tokens, chance agrees or disagrees strongly in 6% of all" in chance
+
+
+CHANCE = replace(STRONG, spearman=0.1, p=0.4, interval=(-0.2, 0.4))
+CLEAR = {"kendall_p": 0.001, "has_position": True, "is_beyond_known": True, "beyond_p": 0.001}
+
+
+@pytest.mark.parametrize(
+    ("evidence", "changes", "ending"),
+    [
+        (STRONG, {}, None),
+        (STRONG, {"kendall_p": 0.05}, None),
+        (STRONG, {"kendall_p": 0.051}, "by Kendall's tau, chance can't be ruled out (p = 0.051)"),
+        (STRONG, {"beyond_p": 0.05}, None),
+        (STRONG, {"beyond_p": 0.051}, "no better than nearness alone: given distance, p = 0.051"),
+        (STRONG, {"beyond_p": None}, "given distance, nothing is left"),
+        (
+            STRONG,
+            {"is_beyond_known": False},
+            "too few to tell it from nearness alone",
+        ),
+        (STRONG, {"has_position": False, "is_beyond_known": False}, None),
+        (CHANCE, {}, "by Kendall's tau, it is not chance (p = 0.001)"),
+        (CHANCE, {"kendall_p": 0.051, "beyond_p": 0.4}, None),
+        (replace(STRONG, p=0.06), {}, "by Kendall's tau, it is not chance (p = 0.001)"),
+        (replace(STRONG, large_by_chance=0.3), {}, None),
+        (replace(STRONG, spearman=-0.6), {"beyond_p": 0.4}, None),
+        (replace(STRONG, spearman=-0.6), {"kendall_p": 0.2}, "chance can't be ruled out (p = 0.2)"),
+    ],
+)
+def test_remarks_at_their_bounds(
+    evidence: Evidence, changes: dict[str, object], ending: str | None
+) -> None:
+    """A remark is added where it holds, and it never changes the code."""
+    plain = decide(evidence)
+    told = with_remarks(plain, n=40, **{**CLEAR, **changes})  # type: ignore[arg-type]
+    assert told.code is plain.code
+    if ending is None:
+        assert told.words == plain.words
+    else:
+        assert told.words.startswith(plain.words + "; ")
+        assert told.words.endswith(ending)
+
+
+def test_two_remarks() -> None:
+    told = with_remarks(decide(STRONG), n=40, **{**CLEAR, "kendall_p": 0.2, "beyond_p": 0.3})  # type: ignore[arg-type]
+    assert told.words.count(";") == 2
 
 
 def test_nothing_to_rank() -> None:

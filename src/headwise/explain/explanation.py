@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headwise.errors import HeadwiseError, UsageError
 from headwise.explain import methods as _methods  # noqa: F401 - registers every method
+from headwise.explain.agreement import Agreement
 from headwise.explain.curves import Curve, curves
 from headwise.explain.detectors import DETECTORS, Detection, MapFacts
 from headwise.explain.effects import Effects
@@ -21,7 +22,7 @@ from headwise.explain.method import METHODS, Attribution, Progress, Settings, si
 from headwise.explain.question import Question
 from headwise.explain.sign_errors import SignError, sign_errors
 from headwise.explain.subject import Subject, Text
-from headwise.explain.trust import Agreement, Sampling, agreement, agreements
+from headwise.explain.trust import Sampling, agreement, agreements
 from headwise.texts import current_language
 from headwise.texts import translate as _
 

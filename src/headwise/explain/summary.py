@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from headwise.document import Block, Document, Heading, Pairs, Table, Text, Tone
+from headwise.explain.agreement import Agreement, count_codes
 from headwise.explain.detectors import DETECTORS
 from headwise.explain.explanation import REFERENCE, Explanation, Trust
 from headwise.explain.method import METHODS
 from headwise.explain.page_labels import LABELS
-from headwise.explain.trust import Agreement, count_codes
 from headwise.explain.verdicts import Code
 from headwise.texts import current_language
 from headwise.texts import translate as _
