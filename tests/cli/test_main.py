@@ -85,7 +85,8 @@ def answers(monkeypatch):
         (
             ["verify", "torch.nn"],
             "headwise: 'torch.nn' does not say what to verify\n"
-            "  why  a target is path/to/file.py:Name, package.module:Name or hf:MODEL_TYPE\n"
+            "  why  a target is path/to/file.py:Name, package.module:Name, hf:MODEL_TYPE or\n"
+            "       CHECKPOINT:LAYER\n"
             "  fix  add a colon and the name of the class or function\n",
         ),
         (

@@ -121,8 +121,14 @@ def _search_directory_of_user(names: list[str]) -> None:
     First in line only where a module is named, as the target or to be imported: a file named
     ``random.py`` that lies around must not replace the standard library's.
     """
+    from headwise.checkpoints.places import is_checkpoint
+
+    def is_module(name: str) -> bool:
+        is_file = name.partition(":")[0].endswith(".py")
+        return not (name.startswith("hf:") or is_file or is_checkpoint(name.rpartition(":")[0]))
+
     directory = str(Path.cwd())
-    if all(name.startswith("hf:") or name.partition(":")[0].endswith(".py") for name in names):
+    if not any(map(is_module, names)):
         sys.path.append(directory)
     else:
         sys.path.insert(0, directory)

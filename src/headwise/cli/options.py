@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
+from headwise.checkpoints.places import is_checkpoint
 from headwise.cli import messages
 from headwise.errors import did_you_mean
 from headwise.texts import current_language
@@ -182,6 +183,13 @@ def check_target(target: str) -> None:
         UsageError: with a suggestion where one is near.
     """
     place, _colon, name = target.rpartition(":")
+    if name and is_checkpoint(place):
+        return
+    if is_checkpoint(target):
+        raise messages.usage(
+            _("{target!r} does not say which layer to verify").format(target=target),
+            fix=f"{target}:blocks.0.attention",
+        )
     if not place or (len(place) == 1 and name[:1] in "/\\"):  # no colon, or a Windows drive
         place, name = target, ""
     if place.endswith(".py") or "/" in place or "\\" in place:
@@ -198,7 +206,10 @@ def check_target(target: str) -> None:
     elif not name:
         raise messages.usage(
             _("{target!r} does not say what to verify").format(target=target),
-            why=_("a target is path/to/file.py:Name, package.module:Name or hf:MODEL_TYPE"),
+            why=_(
+                "a target is path/to/file.py:Name, package.module:Name, hf:MODEL_TYPE or "
+                "CHECKPOINT:LAYER"
+            ),
             fix=_("add a colon and the name of the class or function"),
         )
 

@@ -29,9 +29,9 @@ def command() -> click.Command:
         cls=messages.Command,
         help=_(
             "Is this attention right? If not: what is wrong, on which line, and how to fix it.\n\n"
-            "TARGET is path/to/file.py:Name, package.module:Name, or hf:MODEL_TYPE. It is run in a "
-            "process of its own.\n\nExit codes: 0 matches, 1 differs or unstable, 2 usage error, "
-            "3 could not be run."
+            "TARGET is path/to/file.py:Name, package.module:Name, hf:MODEL_TYPE, or a layer of a "
+            "checkpoint, CHECKPOINT:layers.3.self_attn. It is run in a process of its own.\n\n"
+            "Exit codes: 0 matches, 1 differs or unstable, 2 usage error, 3 could not be run."
         ),
     )
     @click.argument("target")

@@ -82,7 +82,7 @@ class Gradients:
 
 
 class Session:
-    """One target with random weights, and a memory of its results.
+    """One target, with random weights unless it keeps its own, and a memory of its results.
 
     Args:
         subject: the target.
@@ -118,7 +118,8 @@ class Session:
             except Exception:
                 self.shared = True  # an object that refuses to be copied is used as it is
             thing = thing.to(self.dtype).eval()
-            randomise(thing, seed=self.seed)
+            if not self.subject.keeps_weights:
+                randomise(thing, seed=self.seed)
         return thing
 
     def set_dtype(self, dtype: torch.dtype) -> None:

@@ -182,6 +182,7 @@ class Subject:
         mask_from: name of the mask argument, for texts.
         ends_before_output: the layer leaves the output projection to another module.
         fixed_sizes: the sizes can't be chosen by us.
+        keeps_weights: its parameters are what is verified, so they are not drawn at random.
         time_first: (T, B, D); None = unknown.
         recipe: how to write a call of it in a test.
         import_s: seconds spent on importing what the target needs, where its provider knows.
@@ -208,6 +209,7 @@ class Subject:
     mask_from: str = ""
     ends_before_output: bool = False
     fixed_sizes: bool = True
+    keeps_weights: bool = False
     recipe: Recipe | None = None
     import_s: float = 0.0
     time_first: bool | None = False

@@ -24,6 +24,12 @@ from headwise.verifier.subject import Subject
 SCHEMES: dict[str, str] = {"hf": "headwise.integrations.transformers:subject"}
 """Kinds of targets that other packages provide: ``scheme:NAME`` → module and function."""
 
+CHECKPOINTS = (
+    "headwise.checkpoints.places:is_checkpoint",
+    "headwise.integrations.checkpoint_layers:subject",
+)
+"""The same for ``PATH:LAYER``: what tells whether a text names a checkpoint, and the provider."""
+
 
 class ImportClock:
     """Seconds spent on importing targets, apart from building and calling them."""
@@ -58,8 +64,8 @@ def load_subject(
     """A ``Subject`` for a target given by name or as a Python object.
 
     Args:
-        target: ``path.py:Name``, ``path.py``, ``package.module:Name``, ``hf:TYPE``, a class, a
-            module instance or a function.
+        target: ``path.py:Name``, ``path.py``, ``package.module:Name``, ``hf:TYPE``,
+            ``CHECKPOINT:LAYER``, a class, a module instance or a function.
         words: words of the specification that the user gave as flags.
         init: constructor arguments that the specification does not imply.
         attn_implementation: for ``hf:`` targets.
@@ -80,9 +86,7 @@ def load_subject(
             raise UsageError(
                 _("{target!r} names no model type").format(target=target), fix=f"{scheme}:llama"
             )
-        home, _colon, name = SCHEMES[scheme].partition(":")
-        provider = getattr(importlib.import_module(home), name)
-        result: Subject = provider(
+        result: Subject = _provider(SCHEMES[scheme])(
             rest,
             words=words,
             init=init,
@@ -95,6 +99,16 @@ def load_subject(
             _("--attn-implementation only applies to hf: targets"), where=f"target {target!r}"
         )
     place, _colon, name = target.rpartition(":") if ":" in target else (target, "", "")
+    is_checkpoint, layer_of_checkpoint = CHECKPOINTS
+    if name and _provider(is_checkpoint)(place):
+        if cross:
+            raise UsageError(
+                _("--cross says nothing about a layer of a checkpoint"),
+                where=f"target {target!r}",
+                why=_("it takes its keys and values from its own sequence"),
+            )
+        found: Subject = _provider(layer_of_checkpoint)(place, name, words=words, init=init)
+        return found
     if place.endswith(".py") or "/" in place or target.endswith(".py"):
         path = Path(target if target.endswith(".py") and ":" not in target else place)
         module = load_file(path)
@@ -102,10 +116,17 @@ def load_subject(
     if not name:
         raise UsageError(
             _("{target!r} is not a target").format(target=target),
-            fix=_("path/to/file.py:Name, package.module:Name, or hf:TYPE"),
+            fix=_("path/to/file.py:Name, package.module:Name, hf:TYPE, or CHECKPOINT:LAYER"),
         )
     module = load_module(place)
     return _from_module(module, name, target, words, init, padding_mask, cross, seed)
+
+
+def _provider(place: str) -> Callable[..., Any]:
+    """A function of another package, which is imported only now."""
+    home, _colon, name = place.partition(":")
+    found: Callable[..., Any] = getattr(importlib.import_module(home), name)
+    return found
 
 
 def target_label(target: Any) -> str:
