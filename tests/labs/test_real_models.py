@@ -199,6 +199,7 @@ def test_a_random_encoder_keeps_the_promises(found):
     assert len(found.completeness) == 3
     assert sum(found.head_codes.values()) == 2 * 3 * 3
     assert all(sum(codes.values()) == 3 for codes in found.codes.values())
+    assert 0 <= found.labelled <= 6
 
 
 def test_the_slope_of_another_target_is_noticed(monkeypatch):

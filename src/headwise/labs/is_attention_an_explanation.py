@@ -154,7 +154,8 @@ def _warnings(f: Found) -> list[Outcome]:
                 "a missing mask, a previous-token head, a rest on the first token and one on "
                 "special tokens such as [CLS]: precision {precision:.2f} and recall {recall:.2f} "
                 "at least, {found} of {planted} planted heads named from the weights alone; "
-                "{labelled} trained heads carry such a label"
+                "{labelled} of {heads} heads trained here and {real} of {real_heads} heads of "
+                "pulled models carry such a label"
             ),
             {
                 "found": sum(d.found for d in f.detected.values()),
@@ -162,6 +163,9 @@ def _warnings(f: Found) -> list[Outcome]:
                 "precision": min(q.precision.share for q in f.detected.values()),
                 "recall": min(q.recall.share for q in f.detected.values()),
                 "labelled": labelled,
+                "heads": len(heads),
+                "real": sum(one.labelled for one in f.real),
+                "real_heads": sum(one.layers * one.num_heads for one in f.real),
             },
         ),
         outcome(

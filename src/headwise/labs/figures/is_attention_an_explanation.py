@@ -409,6 +409,7 @@ def _real_sheets(real: Sequence[RealModel]) -> list[Sheet]:
         (
             one.name, one.layers, one.num_heads, one.texts, one.tokens, one.gradient_gap,
             max(one.completeness), one.rollout_gap, one.felt,
+            ", ".join(f"{name} {n}" for name, n in one.named.items()) or "-",
         )
         for one in real
     ]  # fmt: skip
@@ -440,6 +441,7 @@ def _real_sheets(real: Sequence[RealModel]) -> list[Sheet]:
                 "completeness": N_("completeness gap, largest"),
                 "rollout": N_("rows of rollout against 1"),
                 "felt": N_("hiding felt, share of tokens"),
+                "named": N_("heads named by detectors, first text"),
             },
             checks,
         ),

@@ -23,6 +23,7 @@ from headwise.explain.explanation import Explanation, Trust, explain
 from headwise.explain.method import Progress
 from headwise.explain.question import Question
 from headwise.explain.verdicts import Code
+from headwise.labs.measures.planted import PATTERNS
 from headwise.labs.parts.lesson import normal
 from headwise.labs.parts.small import generator
 from headwise.labs.parts.stack_subject import StackSubject
@@ -79,6 +80,8 @@ class RealModel:
         completeness: per text, what integrated gradients miss, relative to their magnitudes.
         rollout_gap, rollout_allowed: how far rollout's rows are from a sum of 1, and rounding.
         felt: share of tokens whose hiding moves the target beyond rounding.
+        named: heads that each detector names on the first text.
+        labelled: heads that at least one of the detectors of ``PATTERNS`` names there.
     """
 
     name: str
@@ -96,6 +99,8 @@ class RealModel:
     rollout_gap: float
     rollout_allowed: float
     felt: float
+    named: Mapping[str, int]
+    labelled: int
 
 
 def is_there(name: str) -> bool:
@@ -146,6 +151,7 @@ def measure_real(one: StackSubject, texts: Sequence[str], seed: int, tell: Progr
     for each in found:
         heads.update(map.code.value for row in _trust(each).heads for map in row)
     length = max(len(each.text) for each in found)
+    detected = found[0].detected
     return RealModel(
         name=one.name,
         layers=one.num_layers,
@@ -179,6 +185,12 @@ def measure_real(one: StackSubject, texts: Sequence[str], seed: int, tell: Progr
         rollout_allowed=3 * one.num_layers * length * eps(torch.float64),
         felt=_mean(
             [float((_scores(e, "hidden").abs() > _trust(e).noise).double().mean()) for e in found]
+        ),
+        named=Counter(d.name for heads in detected for said in heads for d in said if d.is_found),
+        labelled=sum(
+            any(d.is_found and d.name in PATTERNS for d in said)
+            for heads in detected
+            for said in heads
         ),
     )
 
