@@ -4,10 +4,10 @@ The same numbers as ``Stack`` to rounding, for models whose attention has nothin
 biases, a rotation and a window (GPT-2, LLaMA, Mistral, Qwen2). Per block::
 
     x ─ norm ─ [q k v] ─ turn q and k ─ cache ─ attend ─ out + x
-      ─ norm ─ [gate up] ─ down + x
+      ─ norm ─ act(gate) · up ─ down + x
 
-Queries, keys and values are one product, gate and up another; the sums with x are part of the
-products; angles and positions are looked up once per step, and nothing is checked.
+Queries, keys and values are one product; the sums with x are part of the products; angles and
+positions are looked up once per step, and nothing is checked.
 """
 
 from __future__ import annotations
@@ -101,11 +101,10 @@ class Layer:
         parts = (attention.q_proj, attention.k_proj, attention.v_proj)
         self.qkv = Matrix([(part.weight, part.bias) for part in parts])
         self.out = Matrix([(attention.out_proj.weight, attention.out_proj.bias)])
-        inner = [part for part in (ffn.gate, ffn.up) if part is not None]
-        self.up = Matrix([(part.weight, part.bias) for part in inner])
+        self.gate = None if ffn.gate is None else Matrix([(ffn.gate.weight, ffn.gate.bias)])
+        self.up = Matrix([(ffn.up.weight, ffn.up.bias)])
         self.down = Matrix([(ffn.down.weight, ffn.down.bias)])
         self.act = ffn.act
-        self.is_gated = ffn.gate is not None
         self.attention_norm, self.ffn_norm = norm_of(block.attention_norm), norm_of(block.ffn_norm)
         self.heads = spec.num_heads + spec.num_kv_heads
         self.turned = self.heads * spec.head_dim
@@ -130,13 +129,10 @@ class Layer:
             scale=self.scale,
         )
         x = self.out.added(context.reshape(B, -1), x)
-        inner = self.up(self.ffn_norm(x))
-        if self.is_gated:
-            gate, up = inner.chunk(2, dim=-1)
-            inner = self.act(gate).mul_(up)
-        else:
-            inner = self.act(inner)
-        return self.down.added(inner, x)
+        inner = self.ffn_norm(x)
+        if self.gate is None:
+            return self.down.added(self.act(self.up(inner)), x)
+        return self.down.added(self.act(self.gate(inner)).mul_(self.up(inner)), x)
 
 
 class Fused:
