@@ -442,3 +442,29 @@ def test_a_model_without_logits_is_asked_for_its_norm():
     with pytest.raises(UsageError, match="gives no logits") as caught:
         explained("gradient-input", subject, text_of(subject), Question(Logit(7), None))
     assert "norm" in caught.value.fix
+
+
+def test_a_path_with_too_few_steps_is_said_to_break_its_promise():
+    """Three steps through a rough model leave a gap; 32 through a smooth one do not."""
+    from headwise.integrations.loading import tiny
+
+    smooth, rough = (tiny("llama", dtype=torch.float64) for _ in range(2))
+    with torch.no_grad():
+        for parameter in rough.model.model.layers.parameters():
+            parameter.mul_(3.0)
+
+    def notes(subject, steps: int) -> tuple[str, ...]:
+        text = subject.read("the cat sat on the mat because it was tired")
+        found = METHODS["integrated"].explain(
+            subject,
+            text,
+            Question(Logit(7), len(text) - 1),
+            settings=Settings(steps=steps),
+            progress=silent,
+        )
+        share = abs(found.figures["gap"]) / abs(found.figures["change"])
+        assert any("too few" in note for note in found.notes) == (share > 0.05)
+        return found.notes
+
+    assert len(notes(rough, 3)) == 3
+    assert len(notes(smooth, 32)) == 2

@@ -15,6 +15,10 @@ from headwise.texts import translate as _
 GRAPH_TOKENS = 1024
 """Most tokens in one run with gradients: every layer keeps its activations for them."""
 
+ROUGH = 0.05
+"""A gap above this share of the change is said to break the promise (the recommendation of the
+paper's section 5 is 5 %)."""
+
 
 class Integrated:
     """Gradients summed along the straight path from a baseline text to the text.
@@ -58,6 +62,14 @@ class Integrated:
         ]
         change = ends[0] - ends[1]
         gap = float(scores.sum()) - change
+        rough: tuple[str, ...] = ()
+        if abs(gap) > ROUGH * abs(change):
+            rough = (
+                _(
+                    "the gap is more than {share:.0%} of the change: {steps} steps are too few for "
+                    "this path, and these scores do not add up to the target; try --steps {more}"
+                ).format(share=ROUGH, steps=settings.steps, more=4 * settings.steps),
+            )
         return Attribution(
             self.name,
             scores,
@@ -70,6 +82,7 @@ class Integrated:
                     "the scores sum to {total:.4g}, the target changed by {change:.4g}: "
                     "gap {gap:.2g}"
                 ).format(total=float(scores.sum()), change=change, gap=gap),
+                *rough,
             ),
             figures={"gap": gap, "change": change, "at_baseline": ends[1]},
         )
