@@ -122,7 +122,7 @@ def as_document(found: Found) -> Document:
         _("prompt"),
         _("ours,\nms"),
         _("of the\nbound"),
-        _("cache of\ntransformers"),
+        _("their\ncache"),
         _("ms"),
         "×",
         _("target"),
