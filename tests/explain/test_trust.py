@@ -284,7 +284,7 @@ def placed(scores: Tensor, effect: Tensor) -> Agreement:
     return agreement(scores, Effects(effect, distance=FAR), is_signed=True, sampling=QUICK)
 
 
-def test_two_fades_are_no_better_than_nearness() -> None:
+def test_two_fades_are_not_shown_to_be_better_than_nearness() -> None:
     effect = FADE + numbers(60, seed=1)
     found = placed(FADE + numbers(60, seed=2), effect)
     assert found.code in (Code.WEAK, Code.MODERATE, Code.STRONG)
@@ -292,7 +292,7 @@ def test_two_fades_are_no_better_than_nearness() -> None:
     assert found.beyond_position.p is not None
     assert found.beyond_position.p > 0.05
     assert found.words.endswith(
-        "; but no better than nearness alone: given distance, "
+        "; but not shown to be better than nearness alone: given distance, "
         f"p = {found.beyond_position.p_adjusted:.2g}"
     )
     assert found.to_payload()["beyond_position"] == {

@@ -101,7 +101,7 @@ CLEAR = {"kendall_p": 0.001, "has_position": True, "is_beyond_known": True, "bey
         (STRONG, {"kendall_p": 0.05}, None),
         (STRONG, {"kendall_p": 0.051}, "by Kendall's tau, chance can't be ruled out (p = 0.051)"),
         (STRONG, {"beyond_p": 0.05}, None),
-        (STRONG, {"beyond_p": 0.051}, "no better than nearness alone: given distance, p = 0.051"),
+        (STRONG, {"beyond_p": 0.051}, "be better than nearness alone: given distance, p = 0.051"),
         (STRONG, {"beyond_p": None}, "given distance, nothing is left"),
         (
             STRONG,

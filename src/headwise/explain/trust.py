@@ -5,8 +5,8 @@ effects as they are; a map that can't, with their size. The effect of a token is
 minus its value with the token taken away, so a positive effect promotes the target.
 
 The verdict is Spearman's. Kendall's tau meets the same orders and the same resamples, and where the
-two disagree about chance the words say so. They also say where the agreement is no better than
-that of two things that fade with distance (``beyond_position.py``).
+two disagree about chance the words say so. They also say where the agreement is not shown to be
+more than that of two things that fade with distance (``beyond_position.py``).
 
 One limit that no number here removes: interventions are a reference, not the truth. They too change
 the model's input.

@@ -94,7 +94,9 @@ WIDE = N_(
 
 KENDALL_SAYS_CHANCE = N_("; by Kendall's tau, chance can't be ruled out (p = {kendall_p:.2g})")
 KENDALL_SAYS_MORE = N_("; by Kendall's tau, it is not chance (p = {kendall_p:.2g})")
-NEARNESS = N_("; but no better than nearness alone: given distance, p = {beyond_p:.2g}")
+NEARNESS = N_(
+    "; but not shown to be better than nearness alone: given distance, p = {beyond_p:.2g}"
+)
 NOTHING_BUT_NEARNESS = N_("; but no better than nearness alone: given distance, nothing is left")
 TOO_FEW_FOR_NEARNESS = N_("; {n} tokens are too few to tell it from nearness alone")
 
@@ -196,8 +198,8 @@ def with_remarks(
         >>> with_remarks(
         ...     verdict, kendall_p=0.01, has_position=True, is_beyond_known=True, beyond_p=0.4, n=30
         ... ).words
-        'agrees with interventions a little: a hint, not an explanation; but no better than
-        nearness alone: given distance, p = 0.4'
+        'agrees with interventions a little: a hint, not an explanation; but not
+        shown to be better than nearness alone: given distance, p = 0.4'
     """
     values = {**verdict.values, "n": n, "kendall_p": kendall_p}
     remarks: list[str] = []
