@@ -6,7 +6,8 @@ mapping of the loader into our layer; the definition reads the same tensors by a
 in gradients.
 
 Weights as they are can hide a fault: where a bias is zero, no result shows whether it is used. So
-the two ways of reading are also compared on numbers that are all different (`compare_mappings`).
+the two ways of reading are also compared on numbers that are all different (`compare_mappings`);
+where they differ, the verdict rests on random parameters, which hide nothing.
 """
 
 from __future__ import annotations
@@ -370,7 +371,7 @@ def subject(place: str, name: str, *, words: Mapping[str, Any], init: Mapping[st
         file=file,
         first_line=inspect.getsourcelines(MultiHeadAttention)[1],
         own_files=frozenset({file} if file else ()),
-        keeps_weights=True,
+        keeps_weights=not target.differences,
         evidence=_evidence(target),
     )
 
@@ -417,9 +418,11 @@ def _notes(target: LayerTarget) -> dict[str, str]:
             path=model.path.name,
             format=model.format,
         ),
-        N_("parameters"): _("as they are in the file, not random: {names}").format(
-            names=", ".join(target.tensors)
-        ),
+        N_("parameters"): (
+            _("as they are in the file, not random: {names}")
+            if not target.differences
+            else _("random, since those of the file could hide the wrong mapping: {names}")
+        ).format(names=", ".join(target.tensors)),
         "calls": "forward(x)",
         N_("mapping"): _("the loader puts every number where the definition takes it from")
         if not target.differences

@@ -296,12 +296,7 @@ class Engine:
                 note.kind = "bug"  # separate matrices have names that say which is which
             if fault.code == "M03":
                 note.evidence.extend(head_axis_evidence(self, single))
-            seen = self.subject.evidence.get(fault.code)
-            if seen is not None:
-                note.evidence.extend(seen.sentences)
-                if seen.file is not None:
-                    line = seen.lines[0] if seen.lines else None
-                    note.place = Location(seen.file, line, seen.lines, fault.stage, seen.reason)
+            self._say_what_was_seen(note)
             for case in cases:
                 outcome = self.session.outcome(case, theory.reading)
                 if outcome.error is not None:
@@ -314,6 +309,16 @@ class Engine:
                         )
                     )
             self.notes.append(note)
+
+    def _say_what_was_seen(self, note: Note) -> None:
+        """What the provider of the target knows of a fault, and of where its cause lies."""
+        seen = self.subject.evidence.get(note.fault.code)
+        if seen is not None:
+            note.evidence.extend(seen.sentences)
+            if seen.file is not None:
+                line = seen.lines[0] if seen.lines else None
+                stage = None if note.fault.code == "U00" else note.fault.stage  # it has none
+                note.place = Location(seen.file, line, seen.lines, stage, seen.reason)
 
     def _shows(self, case: Case, reading: Reading) -> tuple[float, bool]:
         """How little a case shows of where a fault is: NaN and a single token hide the rest."""
@@ -353,6 +358,7 @@ class Engine:
             if near is not None:
                 note.runner_up = near
         note.evidence.append(_("{count} theories were compared").format(count=self.search.tried))
+        self._say_what_was_seen(note)
         self.notes.append(note)
 
     def _unusual_packing(self) -> None:
