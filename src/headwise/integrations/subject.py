@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import HeadwiseError, TargetError, UsageError, did_you_mean
+from headwise.errors import TargetError, UsageError, did_you_mean
 from headwise.explain.change import Change
 from headwise.explain.question import Question
 from headwise.explain.subject import Kind, Parts, Prefix, Run, Text
@@ -98,7 +98,21 @@ class HfSubject:
     def max_tokens(self) -> int | None:
         """Longest text, or None for no limit."""
         found = getattr(self._text_config, "max_position_embeddings", None)
-        return int(found) if isinstance(found, int) and found > 0 else None
+        if not isinstance(found, int) or found <= 0:
+            return None
+        # RoBERTa and its kin number places from the one after padding: rows that no token gets.
+        unused = max(
+            (
+                module.padding_idx + 1
+                for name, module in self.model.named_modules()
+                if name.endswith("position_embeddings")
+                and isinstance(module, nn.Embedding)
+                and module.padding_idx is not None
+                and module.num_embeddings == found
+            ),
+            default=0,
+        )
+        return found - unused
 
     @property
     def mask_id(self) -> int:
@@ -138,8 +152,19 @@ class HfSubject:
 
     # ------------------------------------------------------------------------------- text
     def read(self, text: str) -> Text:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                _("the text is not valid Unicode"),
+                where=_("character {index}: {code}").format(
+                    index=error.start, code=f"U+{ord(text[error.start]):04X}"
+                ),
+                why=_("half of a surrogate pair, as bytes that are not UTF-8 give it"),
+                fix=_("give the text in UTF-8"),
+            ) from error
         found = read_text(self.tokenizer, text)
-        if not len(found):
+        if all(found.is_special):  # of no tokens too
             raise UsageError(_("the text is empty"), fix=_("give at least one word"))
         if self.max_tokens is not None and len(found) > self.max_tokens:
             raise UsageError(
@@ -227,7 +252,17 @@ class HfSubject:
         if not residual.takes(self.model, "use_cache"):
             kwargs.pop("use_cache")
         with self._attention(tap):
-            return self.model(**kwargs)
+            if not x.is_floating_point():
+                return self.model(**kwargs)
+            try:
+                return self.model(**kwargs)
+            except HeadwiseError:
+                raise
+            except Exception as error:
+                raise TargetError(
+                    _("{name} can't be run on embeddings with gradients").format(name=self.name),
+                    why=first_clear_message(error),
+                ) from error
 
     @contextlib.contextmanager
     def _attention(self, tap: Tap | None) -> Iterator[None]:
@@ -239,6 +274,15 @@ class HfSubject:
 
     def _read_output(self, out: Any, position: int | None, done: int) -> Run:
         if self.kind == "encoder":
+            if getattr(out, "last_hidden_state", None) is None:
+                raise TargetError(
+                    _("{name} gives no embedding").format(name=type(self.model).__name__),
+                    why=_(
+                        "causal and masked language models, sequence classifiers and plain "
+                        "encoders can be explained"
+                    ),
+                    fix=_("give the encoder inside: model.base_model"),
+                )
             return Run(hidden=out.last_hidden_state, logits=None)
         if self.kind == "classifier":
             return Run(hidden=None, logits=out.logits)
@@ -284,7 +328,15 @@ class HfSubject:
     def decompose(self, x: Tensor, question: Question) -> Parts:
         if len(self._projections) < self.num_layers:
             self.output_projection(len(self._projections))  # raises, and says why
-        return residual.decompose(self, self.model, self._projections, x, question)
+        try:
+            return residual.decompose(self, self.model, self._projections, x, question)
+        except HeadwiseError:
+            raise
+        except Exception as error:
+            raise TargetError(
+                _("{name} can't be taken apart into a sum").format(name=self.name),
+                why=first_clear_message(error),
+            ) from error
 
 
 @dataclass(eq=False)
@@ -338,10 +390,3 @@ class CachedPrefixes:
                 keys[:, :, :length].expand(shape), values[:, :, :length].expand(shape), index
             )
         return CachedPrefix(cache, length)
-
-
-def first_clear_message(error: Exception) -> str:
-    """One line of an error from a library."""
-    if isinstance(error, HeadwiseError):
-        return error.what
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -23,6 +23,9 @@ from headwise.texts import translate as _
 LISTS = ("layer_types", "mlp_layer_types", "layers_block_type", "block_types", "indexer_types")
 """Fields with one entry per layer."""
 
+NOT_TEXT_FIELDS = frozenset({"num_mel_bins", "image_size"})
+"""Fields of configurations without parts: of sound and pictures."""
+
 LARGEST = 10_000_000
 """Most parameters of a tiny model."""
 
@@ -116,6 +119,8 @@ def _require_text(model_type: str, config_class: Any) -> None:
     """Raise for a type with towers for pictures or sound."""
     parts = dict(getattr(config_class, "sub_configs", {}) or {})
     others = sorted(name for name in parts if any(word in name for word in NOT_TEXT))
+    fields = {field.name for field in dataclasses.fields(config_class)}
+    others += sorted(fields & NOT_TEXT_FIELDS)
     if not others:
         return
     text = parts.get("text_config")

@@ -122,6 +122,7 @@ MORE_TYPE_SIZES: Mapping[str, Mapping[str, Any]] = {
         "layer_types": ["mamba", "attention"],
     },
     "recurrent_gemma": {"num_hidden_layers": 3},
+    "lfm2": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
     "lfm2_moe": {
         "num_hidden_layers": 2,
         "layer_types": ["conv", "full_attention"],
