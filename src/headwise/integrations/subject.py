@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headwise.errors import TargetError, UsageError, did_you_mean
+from headwise.errors import HeadwiseError, TargetError, UsageError, did_you_mean
 from headwise.explain.change import Change
 from headwise.explain.question import Question
 from headwise.explain.subject import Kind, Parts, Prefix, Run, Text
@@ -261,7 +261,7 @@ class HfSubject:
             except Exception as error:
                 raise TargetError(
                     _("{name} can't be run on embeddings with gradients").format(name=self.name),
-                    why=first_clear_message(error),
+                    why=_first_line(error),
                 ) from error
 
     @contextlib.contextmanager
@@ -335,7 +335,7 @@ class HfSubject:
         except Exception as error:
             raise TargetError(
                 _("{name} can't be taken apart into a sum").format(name=self.name),
-                why=first_clear_message(error),
+                why=_first_line(error),
             ) from error
 
 
@@ -390,3 +390,8 @@ class CachedPrefixes:
                 keys[:, :, :length].expand(shape), values[:, :, :length].expand(shape), index
             )
         return CachedPrefix(cache, length)
+
+
+def _first_line(error: Exception) -> str:
+    """One line of an error from a library."""
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
