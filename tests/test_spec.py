@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -170,6 +171,27 @@ def test_what_would_fit_does_fit():
         spec(d_model=15)
     assert caught.value.why == "15 / 6 is 2.5, and head_dim is not given"
     assert caught.value.fix == "give head_dim, or num_heads in [1, 3, 5, 15]"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "listed"),
+    [
+        ({"d_model": 2**61 - 1, "num_heads": 6}, [1, 2**61 - 1]),
+        ({"d_model": 2**40, "num_heads": 3000}, [2**n for n in range(1, 13)]),
+        ({"d_model": 8, "head_dim": 2, "num_heads": 12, "num_kv_heads": 5}, [1, 2, 3, 4, 6, 12]),
+        ({"d_model": 8, "head_dim": 2, "num_heads": 2**60, "num_kv_heads": 3}, None),
+    ],
+)
+def test_an_error_lists_a_few_divisors_at_once_for_any_width(sizes, listed):
+    started = time.perf_counter()
+    with pytest.raises(SpecError) as caught:
+        AttentionSpec(**sizes)
+    # Trying every number up to the width would take years.
+    assert time.perf_counter() - started < 5
+    numbers = json.loads(caught.value.fix.partition(" in ")[2])
+    assert numbers == listed if listed else len(numbers) == 12
+    whole = sizes["d_model"] if "num_kv_heads" not in sizes else sizes["num_heads"]
+    assert all(whole % n == 0 for n in numbers) and numbers == sorted(numbers)
     assert spec(d_model=15, head_dim=4).head_dim == 4
     assert spec(d_model=15, num_heads=5).head_dim == 3
 
@@ -576,6 +598,49 @@ def test_an_object_is_read_like_a_mapping(family):
     fields = LLAMA | {"model_type": family}
     vars(config).update(fields)
     assert AttentionSpec.from_hf_config(config) == AttentionSpec.from_hf_config(fields)
+
+
+PARTIAL = [
+    {"partial_rotary_factor": 0.5},
+    {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+    {"rope_scaling": {"type": "linear", "factor": 2.0, "partial_rotary_factor": "x"}},
+]
+
+
+@pytest.mark.parametrize("fields", PARTIAL)
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3", "smollm3"])
+def test_turning_a_part_of_the_channels_is_refused_where_the_code_turns_all(kind, fields):
+    with pytest.raises(SpecError, match=f"partial_rotary_factor=.* is not covered for a {kind}"):
+        read(LLAMA | {"model_type": kind}, **fields)
+
+
+def test_turning_all_channels_may_be_said():
+    plain = read(LLAMA)
+    assert read(LLAMA, partial_rotary_factor=1.0) == plain
+    inner = {"rope_type": "default", "partial_rotary_factor": 1}
+    assert read(LLAMA, rope_parameters=inner).rope.rotary_dim is None
+    without = LLAMA | {"model_type": "smollm3", "partial_rotary_factor": 0.5}
+    assert read(without, layer=3).rope is None  # nothing is turned there
+
+
+def test_transformers_turns_all_channels_of_a_llama_whatever_its_configuration_says():
+    """Why the field is refused: no other reading gives what transformers computes."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    sizes = {"vocab_size": 9, "hidden_size": 16, "intermediate_size": 8, "num_hidden_layers": 1}
+    found = []
+    for partial in ({}, {"partial_rotary_factor": 0.5}):
+        config = transformers.LlamaConfig(
+            **sizes, num_attention_heads=2, num_key_value_heads=2, **partial
+        )
+        torch.manual_seed(0)
+        model = transformers.LlamaModel(config).eval()
+        with torch.no_grad():
+            found.append(model(torch.arange(5)[None]).last_hidden_state)
+    assert torch.equal(*found)
+    with pytest.raises(SpecError, match="partial_rotary_factor"):
+        AttentionSpec.from_hf_config(config)
 
 
 @pytest.mark.parametrize("kind", ["mamba", None])

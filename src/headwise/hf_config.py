@@ -119,6 +119,7 @@ def spec_fields(config: Any, *, layer: int = 0) -> dict[str, Any]:
     if _slides(kind, get, layer):
         fields["window"] = (get("sliding_window") - 1, 0)
     if family.positions.startswith("rope") and _rotates(kind, get, layer):
+        _check_all_channels_turn(kind, get)
         fields["positions"] = Rope(
             pairs=family.positions.removeprefix("rope-"),  # type: ignore[arg-type]
             base=_rope_base(get),
@@ -149,6 +150,25 @@ def _rotates(kind: str, get: Callable[..., Any], layer: int) -> bool:
     if rotating is None:
         return bool((layer + 1) % get("no_rope_layer_interval", default=4) != 0)
     return bool(rotating[layer])
+
+
+def _check_all_channels_turn(kind: str, get: Callable[..., Any]) -> None:
+    """Refuse a part of the channels: the code of these families turns all of them.
+
+    With ``partial_rotary_factor`` below 1, transformers 5 turns all channels of a llama all the
+    same, or fails where its angles are scaled.
+    """
+    own = _rope_parameters(get).get("partial_rotary_factor")
+    factor = get("partial_rotary_factor") if own is None else own
+    if factor is not None and factor != 1:
+        raise SpecError(
+            _("partial_rotary_factor={factor!r} is not covered for a {kind}").format(
+                factor=factor, kind=kind
+            ),
+            where="partial_rotary_factor" if own is None else "rope_parameters",
+            why=_("the configuration says that some channels are turned; the code turns all"),
+            fix=_("AttentionSpec(…, positions=Rope(pairs=…, rotary_dim=…)) says it by hand"),
+        )
 
 
 def _rope_parameters(get: Callable[..., Any]) -> Mapping[str, Any]:

@@ -310,7 +310,7 @@ class AttentionSpec:
                     ratio=self.d_model / self.num_heads,
                 ),
                 fix=_("give head_dim, or num_heads in {heads}").format(
-                    heads=[n for n in range(1, self.d_model + 1) if self.d_model % n == 0][:12]
+                    heads=_divisors_near(self.d_model, self.num_heads)
                 ),
             )
         defaults = {
@@ -335,7 +335,7 @@ class AttentionSpec:
 
     def _check_heads(self) -> None:
         if self.num_heads % self.num_kv_heads:
-            good = [n for n in range(1, self.num_heads + 1) if self.num_heads % n == 0]
+            good = _divisors_near(self.num_heads, self.num_kv_heads)
             raise SpecError(
                 _(
                     "num_heads={num_heads} can't be shared evenly by num_kv_heads={num_kv_heads}"
@@ -617,6 +617,27 @@ def _scaling(data: Mapping[str, Any]) -> RopeScaling:
         )
     found: RopeScaling = _from_fields(_SCALING_KINDS[kind], values)
     return found
+
+
+_LISTED = 12
+"""Divisors that an error lists at most."""
+
+_TRIED = 10**5
+"""Numbers that are tried at most as divisors: up to the root of ten thousand millions."""
+
+
+def _divisors_near(number: int, wish: int) -> list[int]:
+    """The divisors of a number that are nearest to a wish, in order.
+
+    Example:
+        >>> _divisors_near(12, 5), _divisors_near(2**40, 3000)[-2:]
+        ([1, 2, 3, 4, 6, 12], [2048, 4096])
+    """
+    found = set()
+    for low in range(1, min(math.isqrt(number), _TRIED) + 1):
+        if number % low == 0:
+            found |= {low, number // low}
+    return sorted(sorted(found, key=lambda n: abs(n - wish))[:_LISTED])
 
 
 def _window(window: Any) -> tuple[int | None, int | None]:
