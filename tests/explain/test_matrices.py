@@ -74,3 +74,9 @@ def test_what_can_t_be_weights_is_refused(weights, error, what):
 def test_as_many_tokens_as_columns():
     with pytest.raises(ShapeError, match="2 tokens for weights of 3"):
         explain_weights([torch.eye(3)[None]], tokens=["a", "b"])
+
+
+def test_the_none_of_a_fused_kernel_is_said_to_be_that():
+    with pytest.raises(UsageError, match="no weights in 1") as caught:
+        explain_weights([causal()[0], None])
+    assert "capture" in caught.value.fix

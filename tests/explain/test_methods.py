@@ -11,6 +11,7 @@ from tests.integrations.hf_models import LENGTH, questions_of, subject_of, text_
 
 from headwise.errors import TargetError, UsageError
 from headwise.explain.change import Change
+from headwise.explain.explanation import compared
 from headwise.explain.method import Settings, silent
 from headwise.explain.methods import METHODS
 from headwise.explain.methods.integrated import path
@@ -468,3 +469,30 @@ def test_a_path_with_too_few_steps_is_said_to_break_its_promise():
 
     assert len(notes(rough, 3)) == 3
     assert len(notes(smooth, 32)) == 2
+
+
+# ------------------------------------------------------------------------------------ first token
+@pytest.mark.parametrize("name", ["weights", "norms", "nearness"])
+def test_the_norm_of_the_first_token_asks_its_own_row(name):
+    subject = subject_of("bert")
+    text = text_of(subject)
+    first = Question(EmbeddingNorm("first"), None)
+    mean = Question(EmbeddingNorm("mean"), None)
+    same = explained(name, subject, text, Question(Logit(0), 0)).scores
+    assert torch.equal(explained(name, subject, text, first).scores, same)
+    assert not torch.equal(explained(name, subject, text, mean).scores, same)
+
+
+def test_the_own_token_of_a_question_has_no_effect_in_a_causal_model_and_one_in_an_encoder():
+    for name, is_zero in (("llama", True), ("bert", False)):
+        subject = subject_of(name)
+        text = text_of(subject)
+        if subject.kind == "causal":
+            place = len(text) - 1
+            question = Question(Logit(3), place)
+        else:
+            place, question = 0, Question(EmbeddingNorm("first"), None)
+        found = explained("hidden", subject, text, question)
+        assert (float(found.scores[place]) == 0.0) is is_zero
+        assert not bool(compared(subject, text, question)[place])
+        assert any("0 there" in note for note in found.notes) is is_zero

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
 import headwise
+from headwise.errors import TargetError, UsageError
 
 pytest.importorskip("transformers")
 
@@ -88,3 +91,48 @@ def test_explain_text_takes_a_model_in_memory():
     assert found.subject.kind == "causal"
     assert found.text.shown[:3] == ("a", "b", "c")
     assert found.trust is not None and found.trust.tokens == 9
+
+
+def test_layers_and_heads_that_are_not_there_are_refused():
+    net = model()
+    with (
+        torch.no_grad(),
+        pytest.raises(UsageError, match="no layer 9"),
+        headwise.capture(net, layers=[1, 9]),
+    ):
+        net(IDS)
+    with (
+        torch.no_grad(),
+        pytest.raises(UsageError, match="no head 9"),
+        headwise.capture(net, heads=[9]),
+    ):
+        net(IDS)
+    assert hooks(net) == 0
+
+
+def test_a_capture_of_nothing_is_an_error_and_not_an_empty_result():
+    with headwise.capture(model()) as found:
+        pass
+    with pytest.raises(UsageError, match="nothing was captured"):
+        _ = found.last
+    linear = torch.nn.Linear(2, 2)
+    with (
+        pytest.raises(TargetError, match="no attention that can be watched"),
+        headwise.capture(linear),
+    ):
+        linear(torch.ones(1, 2))
+
+
+def test_a_model_in_training_goes_on_training_after_it_was_explained():
+    net = copy.deepcopy(model("bert"))
+    net.train()
+    frozen = next(m for m in net.modules() if isinstance(m, torch.nn.Dropout))
+    frozen.eval()
+    with pytest.raises(UsageError):
+        headwise.explain_text(net, lambda *_a, **_k: _nothing(), "")
+    assert net.training
+    assert not frozen.training
+
+
+def _nothing():
+    return {"input_ids": [], "special_tokens_mask": []}

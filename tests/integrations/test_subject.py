@@ -32,6 +32,7 @@ def close(got, want):
     [
         ("", "the text is empty", ""),
         (" \n ", "the text is empty", ""),
+        ("a\udcff", "the text is not valid Unicode", ""),
         (LARGE, "the text is too long for hf:llama", "it has 65 tokens, the model takes 64"),
         ("#61", "the tokenizer does not belong", "it gives token 61, the model knows 61"),
     ],
@@ -160,3 +161,42 @@ def test_models_that_have_nothing_to_watch_are_refused_in_words():
     ) as caught:
         HfSubject("own-name", model, WordTokenizer(11), "causal")
     assert caught.value.where == "MambaForCausalLM"
+
+
+def test_a_text_of_nothing_but_added_marks_is_empty():
+    class Marks(WordTokenizer):
+        def encode(self, text):
+            ids, words, special = super().encode(text)
+            return [1, *ids, 2], ["[CLS]", *words, "[SEP]"], [True, *special, True]
+
+    subject = copy.copy(subject_of("bert"))
+    subject.tokenizer = Marks(61)
+    with pytest.raises(UsageError, match="the text is empty"):
+        subject.read(" ")
+    assert len(subject.read("word")) == 3
+
+
+def test_places_that_roberta_leaves_unused_are_no_room_for_text():
+    model = subject_of("roberta").model
+    limit = subject_of("roberta").max_tokens
+    table = model.get_input_embeddings()
+    with torch.no_grad():
+        model(torch.full((1, limit), table.num_embeddings - 1))
+        with pytest.raises((RuntimeError, IndexError)):
+            model(torch.full((1, limit + 1), table.num_embeddings - 1))
+
+
+def test_a_model_that_gives_neither_logits_nor_an_embedding_is_refused():
+    config = transformers.BertConfig(
+        vocab_size=61,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+    )
+    subject = HfSubject(
+        "tags", transformers.BertForTokenClassification(config), WordTokenizer(61), "encoder"
+    )
+    with pytest.raises(TargetError, match="gives no embedding"):
+        subject.run(torch.tensor([[5, 6]]))

@@ -223,19 +223,19 @@ def compared(subject: Subject, text: Text, question: Question) -> Tensor:
     the tokens after it, which can't influence it.
     """
     keep = torch.ones(len(text), dtype=torch.bool)
-    position = question.position
-    if position is not None:
-        keep[position] = False
+    query = question.query
+    if query is not None:
+        keep[query] = False
         if subject.kind == "causal":
-            keep[position:] = False
+            keep[query:] = False
     return keep
 
 
 def distances(text: Text, question: Question) -> Tensor | None:
     """(T,) how many tokens each stands from the question's; None where it has no place."""
-    if question.position is None:
+    if question.query is None:
         return None
-    return (torch.arange(len(text), dtype=torch.float64) - question.position).abs()
+    return (torch.arange(len(text), dtype=torch.float64) - question.query).abs()
 
 
 def _trust(

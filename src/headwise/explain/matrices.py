@@ -111,7 +111,7 @@ def explain_weights(
 
     Raises:
         ShapeError: if the layers have different sizes, or are not square.
-        UsageError: for numbers that can't be weights.
+        UsageError: for numbers that can't be weights, and for None in place of weights.
 
     Example:
         >>> found = explain_weights([torch.eye(3)[None]], tokens=["a", "b", "c"])
@@ -120,6 +120,14 @@ def explain_weights(
     """
     if not weights:
         raise UsageError(_("there are no layers"), fix=_("one tensor (H, T, T) per layer"))
+    if any(layer is None for layer in weights):
+        raise UsageError(
+            _("there are no weights in {places}").format(
+                places=", ".join(str(i) for i, layer in enumerate(weights) if layer is None)
+            ),
+            why=_("a model that runs a fused kernel computes none, and gives None for each layer"),
+            fix=_("headwise.capture(model), or load it with attn_implementation='eager'"),
+        )
     layers = [layer[0] if layer.ndim == 4 and layer.shape[0] == 1 else layer for layer in weights]
     shapes = [tuple(layer.shape) for layer in layers]
     if len(set(shapes)) > 1 or len(shapes[0]) != 3 or shapes[0][1] != shapes[0][2]:

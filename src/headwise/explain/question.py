@@ -83,7 +83,7 @@ class EmbeddingNorm:
     """The length of the text's embedding.
 
     Args:
-        pool: ``mean`` over the tokens that are not hidden (zero if all are), or the ``first`` token.
+        pool: ``mean`` over the tokens that are not hidden (zero if all are), or the ``first``.
 
     Example:
         >>> run = Run(hidden=torch.tensor([[[3.0, 4.0], [3.0, 4.0]]]), logits=None)
@@ -138,6 +138,13 @@ class Question:
 
     target: Target
     position: int | None
+
+    @property
+    def query(self) -> int | None:
+        """The token whose row of the weights is meant; None = the mean over all rows."""
+        if isinstance(self.target, EmbeddingNorm) and self.target.pool == "first":
+            return 0
+        return self.position
 
     def value(self, run: Run) -> Tensor:
         """(B,), one number per row of the run."""

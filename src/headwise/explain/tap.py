@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from headwise.errors import TargetError
+from headwise.errors import TargetError, UsageError
 from headwise.explain.change import Change
 from headwise.numerics import eps
 from headwise.texts import translate as _
@@ -133,6 +133,7 @@ class Tap:
     def _keep(self, layer: int, weights: Tensor, value: Tensor, context: Tensor) -> None:
         def kept(tensor: Tensor, *, by_head: bool) -> Tensor:
             if by_head and self.watch.heads is not None:
+                _require_heads(self.watch.heads, tensor.shape[1])
                 tensor = tensor[:, list(self.watch.heads)]
             return tensor if self.watch.keeps_graph else tensor.detach()
 
@@ -160,6 +161,15 @@ class Tap:
                 ).format(gap=gap, allowed=allowed),
                 fix=_("use a method that changes no weights, such as hidden or replaced tokens"),
             )
+
+
+def _require_heads(heads: tuple[int, ...], count: int) -> None:
+    wrong = [head for head in heads if not 0 <= head < count]
+    if wrong:
+        raise UsageError(
+            _("there is no head {head}").format(head=wrong[0]),
+            why=_("the layer has {count} heads, 0 to {last}").format(count=count, last=count - 1),
+        )
 
 
 def product(weights: Tensor, value: Tensor) -> Tensor:

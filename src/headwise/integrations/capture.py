@@ -9,8 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from headwise.errors import TargetError, UsageError
 from headwise.explain.tap import Seen, Tap, Watch
 from headwise.integrations.registration import implementation, watching
+from headwise.texts import translate as _
 
 
 @dataclass(eq=False)
@@ -21,7 +23,13 @@ class Captured:
 
     @property
     def last(self) -> Seen:
-        """Of the last forward pass."""
+        """Of the last forward pass; an error before the first."""
+        if not self.steps:
+            raise UsageError(
+                _("nothing was captured"),
+                why=_("the model did not run inside the block"),
+                fix="with capture(model) as seen: model(ids)",
+            )
         return self.steps[-1]
 
 
@@ -43,6 +51,10 @@ def capture(
         layers: which layers to keep; None = all.
         heads: which heads to keep; None = all.
         values: keep the values too.
+
+    Raises:
+        TargetError: at the end of the block, if no attention of the model can be watched.
+        UsageError: for a layer or a head that the model has not.
 
     Example:
         >>> import torch
@@ -79,8 +91,26 @@ def capture(
     try:
         with implementation(model):
             yield found
+        for seen in found.steps[-1:]:
+            _require_layers(seen, watch, model)
     finally:
         for handle in handles:
             handle.remove()
         while open_passes:  # a forward pass that raised before its hook
             open_passes.pop().close()
+
+
+def _require_layers(seen: Seen, watch: Watch, model: nn.Module) -> None:
+    """A pass that ran had attention, and the layers that were asked for."""
+    count = seen.num_layers
+    if not count:
+        raise TargetError(
+            _("{name} has no attention that can be watched").format(name=type(model).__name__),
+            why=_("none of its layers goes through the AttentionInterface of transformers"),
+        )
+    wrong = sorted(i for i in watch.layers or () if not 0 <= i < count)
+    if wrong:
+        raise UsageError(
+            _("there is no layer {layer}").format(layer=wrong[0]),
+            why=_("the model has {count} layers, 0 to {last}").format(count=count, last=count - 1),
+        )

@@ -47,6 +47,35 @@ def explain_text(
         UsageError: for a text, a target or a position that this model can't have.
         TargetError: if no attention of the model can be watched.
     """
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return _explained(
+            model,
+            tokenizer,
+            text,
+            target=target,
+            against=against,
+            position=position,
+            methods=methods,
+            settings=settings,
+            with_curves=with_curves,
+            progress=progress,
+        )
+    finally:
+        for module, mode in modes.items():  # a model in training goes on training
+            module.training = mode
+
+
+def _explained(
+    model: nn.Module,
+    tokenizer: Any,
+    text: str,
+    *,
+    target: str | None,
+    against: str | None,
+    position: int | None,
+    **rest: Any,
+) -> Explanation:
     subject = HfSubject(
         getattr(model.config, "name_or_path", "") or type(model).__name__,
         model,
@@ -54,15 +83,7 @@ def explain_text(
         kind_of(type(model).__name__),
     )
     question = ask(subject, subject.read(text), target=target, against=against, position=position)
-    return explain(
-        subject,
-        text,
-        question,
-        methods=methods,
-        settings=settings,
-        with_curves=with_curves,
-        progress=progress,
-    )
+    return explain(subject, text, question, **rest)
 
 
 def kind_of(architecture: str) -> Kind:

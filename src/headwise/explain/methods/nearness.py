@@ -32,7 +32,7 @@ class Nearness:
         settings: Settings,
         progress: Progress,
     ) -> Attribution:
-        place = len(text) - 1 if question.position is None else question.position
+        place = len(text) - 1 if question.query is None else question.query
         distance = (torch.arange(len(text), dtype=torch.float64) - place).abs()
         return Attribution(
             self.name,

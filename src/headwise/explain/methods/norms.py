@@ -42,7 +42,7 @@ class Norms:
             values = values.repeat_interleave(H // values.shape[0], 0)  # (H, Tk, Dv)
             moved = values @ subject.output_projection(layer).double().transpose(1, 2)  # (H, Tk, D)
             cells.append(row(weights, question) * moved.norm(dim=-1))
-            if question.position is None:
+            if question.query is None:
                 # Mean over the queries of ‖Σ_h α·W_O·v‖; one query at a time, to save memory.
                 sizes = [
                     (weights[:, i, :, None] * moved).sum(0).norm(dim=-1)
@@ -50,7 +50,7 @@ class Norms:
                 ]
                 layers.append(torch.stack(sizes).mean(0))
             else:
-                alpha = weights[:, question.position, :, None]
+                alpha = weights[:, question.query, :, None]
                 layers.append((alpha * moved).sum(0).norm(dim=-1))
         return Attribution(
             self.name,

@@ -87,6 +87,8 @@ def occlude(
         after[start : start + len(places)] = question.value(run).double().cpu()
         if run.logits is not None:
             kept.append(run.logits.detach())
+    if how == "hidden" and subject.kind == "causal" and question.position is not None:
+        after[question.position] = before  # nobody before it could see it: rounding alone
     logits = None
     if whole.logits is not None and kept:
         logits = torch.cat(kept)
@@ -152,8 +154,10 @@ class Occlusion:
                     "that are left are renormalised, so the others get more"
                 )
             ]
-            if question.position is not None:
+            if subject.kind == "causal" and question.position is not None:
                 notes.append(_("the question's own token can't be hidden from itself: 0 there"))
+            elif question.query is not None:
+                notes.append(_("the question's own token still sees itself; it is not compared"))
             elif question.target.kind == "embedding-norm":
                 notes.append(_("a hidden token is left out of the mean over tokens too"))
         else:

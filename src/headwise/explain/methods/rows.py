@@ -42,7 +42,7 @@ def row(weights: Tensor, question: Question) -> Tensor:
 
     Args:
         weights: (…, Tq, Tk).
-        question: whose position counts.
+        question: whose token counts.
 
     Example:
         >>> from headwise.explain.question import Logit
@@ -50,7 +50,8 @@ def row(weights: Tensor, question: Question) -> Tensor:
         >>> row(w, Question(Logit(0), 1)).tolist(), row(w, Question(Logit(0), None)).tolist()
         ([0.25, 0.75], [0.625, 0.375])
     """
-    found = weights.mean(-2) if question.position is None else weights[..., question.position, :]
+    query = question.query
+    found = weights.mean(-2) if query is None else weights[..., query, :]
     return found.double()
 
 
