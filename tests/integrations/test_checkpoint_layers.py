@@ -319,12 +319,8 @@ def test_what_is_a_checkpoint(tmp_path, monkeypatch):
     (tmp_path / "model").mkdir()
     assert not is_checkpoint("model")
     (tmp_path / "model" / "config.json").touch()
-    assert [
-        n for n in ("package", "layer.py", "m.gguf", "model", "x.gguf", "") if is_checkpoint(n)
-    ] == [
-        "m.gguf",
-        "model",
-    ]
+    names = ("package", "layer.py", "m.gguf", "model", "missing.gguf", "missing.bin", "")
+    assert [n for n in names if is_checkpoint(n)] == ["m.gguf", "model", "missing.gguf"]
     assert all(map(is_checkpoint, KNOWN))
 
 
@@ -352,6 +348,7 @@ def test_the_command_prints_json_and_the_same_command_again(tiny):
     ("target", "message"),
     [
         ("tiny", "does not say which layer to verify"),
+        ("tinny.gguf:layers.1.self_attn", "there is no checkpoint at tinny.gguf"),
         ("tiny:layers.1.self_atn", "did you mean 'tiny:layers.1.self_attn'?"),
     ],
 )

@@ -12,6 +12,7 @@ _IN_FOLDERS = (
     "model.safetensors.index.json",
     "pytorch_model.bin",
 )
+_FILES = (".gguf", ".safetensors")
 
 
 def is_checkpoint(place: str) -> bool:
@@ -19,7 +20,7 @@ def is_checkpoint(place: str) -> bool:
 
     Args:
         place: ``minilm``, ``path/to/folder``, ``model.gguf``. A file counts whatever it is called,
-            except for source code.
+            except for source code; one that is not there by its ending.
 
     Example:
         >>> is_checkpoint("minilm"), is_checkpoint("torch.nn"), is_checkpoint("layer.py")
@@ -32,4 +33,4 @@ def is_checkpoint(place: str) -> bool:
         return any((path / name).is_file() for name in _IN_FOLDERS)
     if path.suffix == ".py":
         return False
-    return place in KNOWN or path.is_file()
+    return place in KNOWN or path.is_file() or path.suffix in _FILES
