@@ -53,7 +53,7 @@ def verify(
 
     Args:
         target: a layer class, a module, a function of q, k and v, or a name: ``file.py:Name``,
-            ``package.module:Name``, ``hf:TYPE``.
+            ``package.module:Name``, ``hf:TYPE``, ``CHECKPOINT:LAYER``.
         spec: what the layer is meant to be; everything in it is declared.
         init: constructor arguments that the specification does not imply.
         padding_mask: ``keep`` or ``ignore``: what True means in the target's padding mask.
