@@ -136,3 +136,27 @@ def test_a_model_in_training_goes_on_training_after_it_was_explained():
 
 def _nothing():
     return {"input_ids": [], "special_tokens_mask": []}
+
+
+def test_a_classifier_takes_neither_a_position_nor_a_second_token():
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from headwise.explain.asking import ask
+    from headwise.integrations.subject import HfSubject
+    from headwise.integrations.tokens import WordTokenizer
+
+    config = BertConfig(
+        vocab_size=61,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        num_labels=3,
+    )
+    subject = HfSubject("c", BertForSequenceClassification(config), WordTokenizer(61), "classifier")
+    text = subject.read("some words")
+    assert ask(subject, text, target="class:2").target.index == 2
+    with pytest.raises(UsageError, match="takes no position"):
+        ask(subject, text, position=1)
+    with pytest.raises(UsageError, match="takes no second token"):
+        ask(subject, text, against="class:1")

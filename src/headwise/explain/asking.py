@@ -45,6 +45,11 @@ def ask(
     if subject.kind == "encoder" or (target is not None and target.split(":")[0] == "norm"):
         return _norm(subject, target, against, position)
     if subject.kind == "classifier":
+        if position is not None:
+            raise UsageError(
+                _("a class belongs to the whole text and takes no position"),
+                fix=_("leave --position out"),
+            )
         return Question(_class(subject, text, target, against), None)
     if target is not None and _CLASS.fullmatch(target):
         raise UsageError(
@@ -90,7 +95,13 @@ def _class(subject: Subject, text: Text, target: str | None, against: str | None
     if target is None and against is None:
         return ClassLogit(int(run.logits[0].argmax()))
     found = None if target is None else _CLASS.fullmatch(target)
-    if found is None or against is not None or int(found[1]) >= count:
+    if against is not None:
+        raise UsageError(
+            _("a class takes no second token"),
+            why=_("{name} predicts classes").format(name=subject.name),
+            fix=f"--target class:0 … class:{count - 1}",
+        )
+    if found is None or int(found[1]) >= count:
         raise UsageError(
             _("{name} has no target {target!r}").format(name=subject.name, target=target),
             why=_("it knows {count} classes").format(count=count),

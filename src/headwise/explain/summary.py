@@ -277,6 +277,12 @@ def _error_blocks(e: Explanation, trust: Trust) -> list[Block]:
         return []
     return [
         Heading(_("Sign errors")),
-        Text(_("tokens that a map holds for important and that work against the target"), "quiet"),
+        Text(
+            _(
+                "tokens that a map holds for important and that work the other way: against the "
+                "target, or against the sign that the map gives them"
+            ),
+            "quiet",
+        ),
         Table((_("map"), _("token"), _("share of the map"), _("effect")), rows, numeric=(2, 3)),
     ]

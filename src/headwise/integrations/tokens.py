@@ -66,7 +66,11 @@ class HfTokenizer:
     def encode(self, text: str) -> tuple[list[int], list[str], list[bool]]:
         is_fast = bool(getattr(self.inner, "is_fast", False))
         found = self.inner(
-            text, return_special_tokens_mask=True, return_offsets_mapping=is_fast, truncation=False
+            text,
+            return_special_tokens_mask=True,
+            return_offsets_mapping=is_fast,
+            truncation=False,
+            verbose=False,  # too long a text is our error to give
         )
         ids = [int(i) for i in found["input_ids"]]
         special = [bool(flag) for flag in found["special_tokens_mask"]]
