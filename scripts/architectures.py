@@ -28,7 +28,7 @@ TWO_SEQUENCES = "reads one sequence and writes another"
 TOO_LARGE = "not made tiny by the sizes known here"
 NOT_BUILT = "not built or run from the sizes known here"
 UNEVEN = "layers with different numbers of heads"
-NOT_LISTED = "watched, but with more keys than tokens, which a map over tokens can't show"
+NOT_LISTED = "watched, but no whole explanation: {error}"
 
 INTRODUCTION = """\
 # Architectures
@@ -107,7 +107,7 @@ def page() -> str:
             f"- {name}: {', '.join(methods)}: {reason}.\n"
             for name, (methods, reason) in MISSING.items()
         ),
-        counts(len(rows), refused),
+        counts(refused),
     ]
     return "\n".join(parts)
 
@@ -178,10 +178,12 @@ def text_types() -> list[str]:
 def reason_of(name: str) -> str:
     """Why a type is not explained, tried."""
     from headwise.errors import TargetError, UsageError
+    from headwise.explain.explanation import explain
+    from headwise.integrations.measured import TEXT, question_of
     from headwise.integrations.tiny import tiny
 
     try:
-        tiny(name, seed=SEED)
+        subject = tiny(name, seed=SEED)
     except UsageError as error:
         return MORE_THAN_TEXT if MORE_THAN_TEXT in error.what else TWO_SEQUENCES
     except TargetError as error:
@@ -190,7 +192,11 @@ def reason_of(name: str) -> str:
         if "different numbers of heads" in error.what:
             return UNEVEN
         return TOO_LARGE if TOO_LARGE in error.what else NOT_BUILT
-    return NOT_LISTED
+    try:
+        explain(subject, TEXT, question_of(subject), with_curves=False)
+    except Exception as error:  # noqa: BLE001 - whatever it is goes into the page
+        return NOT_LISTED.format(error=str(error).splitlines()[0])
+    return "explained, and not listed"
 
 
 def has_softmax(name: str) -> bool:
@@ -221,7 +227,7 @@ def has_softmax(name: str) -> bool:
     return watch.found
 
 
-def counts(listed: int, refused: dict[str, list[str]]) -> str:
+def counts(refused: dict[str, list[str]]) -> str:
     """What became of every text type."""
     number = Counter({reason: len(types) for reason, types in refused.items()})
     total = len(text_types())
@@ -229,8 +235,7 @@ def counts(listed: int, refused: dict[str, list[str]]) -> str:
     lines = [
         "## All text types of transformers\n",
         f"{total} types have a causal or masked language model, a text encoder or a sequence "
-        f"classifier. {inside} of them are listed above (with {listed - inside} that have none of "
-        "these), and the others were tried too:\n",
+        f"classifier. {inside} of them are listed above, and the others were tried too:\n",
         "| types | why not | which |",
         "| --- | --- | --- |",
     ]

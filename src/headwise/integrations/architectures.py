@@ -33,7 +33,6 @@ MISSING: Mapping[str, tuple[tuple[str, ...], str]] = {
     "ctrl": (("gradient-input", "gradient-weights"), IN_PLACE),
     "granite_swa": (("gradient-weights",), SINK_OUTSIDE),
     "granitemoe_swa": (("gradient-weights",), SINK_OUTSIDE),
-    "hrm_text": (("gradient-weights",), "its first cycles run without gradients"),
     "neomme": (("gradient-input", "gradient-weights"), EMBEDDINGS),
     "clip_text_model": (("gradient-input", "gradient-weights"), EMBEDDINGS),
 }
@@ -118,7 +117,6 @@ ARCHITECTURES: Mapping[str, tuple[str, ...]] = {
     "granitemoeshared": ("grouped heads", "causal", "experts", "rotary"),
     "gte": ("rotary",),
     "helium": ("grouped heads", "causal", "rotary"),
-    "hrm_text": ("causal", "rotary"),
     "hunyuan_v1_dense": ("grouped heads", "causal", "rotary"),
     "hunyuan_v1_moe": ("grouped heads", "causal", "experts", "rotary"),
     "hy_v3": ("grouped heads", "causal", "experts", "rotary"),
