@@ -200,3 +200,13 @@ def test_a_model_that_gives_neither_logits_nor_an_embedding_is_refused():
     )
     with pytest.raises(TargetError, match="gives no embedding"):
         subject.run(torch.tensor([[5, 6]]))
+
+
+def test_a_model_that_wants_two_texts_is_refused_in_words():
+    config = transformers.T5Config(
+        vocab_size=61, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+    )
+    model = transformers.T5ForConditionalGeneration(config)
+    with pytest.raises(TargetError, match="does not run on the tokens of one text"):
+        HfSubject("two", model, WordTokenizer(61), "encoder")
+    HfSubject("one", model.get_encoder(), WordTokenizer(61), "encoder")

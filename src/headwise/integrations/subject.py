@@ -40,7 +40,8 @@ class HfSubject:
         kind: what it predicts.
 
     Raises:
-        TargetError: if no attention of the model goes through ``AttentionInterface``.
+        TargetError: if no attention of the model goes through ``AttentionInterface``, or it does
+            not run on one text.
     """
 
     name: str
@@ -62,7 +63,15 @@ class HfSubject:
         )
         tap = Tap(Watch(contexts=True))
         with torch.no_grad(), residual.inputs_of_projections(self.model) as inputs:
-            self._forward(ids, position=None, tap=tap)
+            try:
+                self._forward(ids, position=None, tap=tap)
+            except (ValueError, TypeError) as error:  # an encoder-decoder wants two texts
+                raise TargetError(
+                    _("{name} does not run on the tokens of one text").format(name=self.name),
+                    where=type(self.model).__name__,
+                    why=str(error).partition("\n")[0],
+                    fix=_("of a model with an encoder and a decoder, give one of the two"),
+                ) from error
         seen = tap.seen
         if not seen.num_layers:
             raise TargetError(
