@@ -496,3 +496,43 @@ def test_the_own_token_of_a_question_has_no_effect_in_a_causal_model_and_one_in_
         assert (float(found.scores[place]) == 0.0) is is_zero
         assert not bool(compared(subject, text, question)[place])
         assert any("0 there" in note for note in found.notes) is is_zero
+
+
+class Odd:
+    """A subject whose second layer is cut off from the input, or has more keys than tokens."""
+
+    def __init__(self, inner, extra_keys: int):
+        self._inner, self._extra = inner, extra_keys
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def run(self, *args, **kwargs):
+        run = self._inner.run(*args, **kwargs)
+        weights = run.seen.weights.get(1)
+        if weights is not None:
+            extra = weights.new_zeros(*weights.shape[:-1], self._extra)
+            run.seen.weights[1] = torch.cat([weights.detach(), extra], -1)
+        return run
+
+
+def test_weights_without_a_path_to_the_input_have_no_gradient():
+    subject = subject_of("llama")
+    text = text_of(subject)
+    question = Question(Logit(7), len(text) - 1)
+    method = METHODS["gradient-weights"]
+    found, whole = (
+        method.explain(one, text, question, settings=Settings(), progress=silent)
+        for one in (Odd(subject, 0), subject)
+    )
+    assert torch.equal(found.cells[0], whole.cells[0])
+    assert found.cells[1].abs().max() == 0 < whole.cells[1].abs().max()
+
+
+def test_a_layer_with_more_keys_than_tokens_is_refused():
+    subject = Odd(subject_of("llama"), 2)
+    text = text_of(subject)
+    with pytest.raises(TargetError, match="layer 1 does not attend from token to token"):
+        METHODS["weights"].explain(
+            subject, text, Question(Logit(7), 3), settings=Settings(), progress=silent
+        )

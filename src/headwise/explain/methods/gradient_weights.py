@@ -42,9 +42,15 @@ class GradientWeights:
             keeps_graph=True,
         )
         kept = [run.seen.weights[layer] for layer in sorted(run.seen.weights)]
-        gradients = torch.autograd.grad(question.value(run).sum(), kept, allow_unused=True)
+        linked = [weights for weights in kept if weights.requires_grad]  # others: no path to x
+        gradients = iter(
+            torch.autograd.grad(question.value(run).sum(), linked, allow_unused=True)
+            if linked
+            else ()
+        )
         cells = []
-        for weights, gradient in zip(kept, gradients, strict=True):
+        for weights in kept:
+            gradient = next(gradients) if weights.requires_grad else None
             if gradient is None:
                 cells.append(torch.zeros(weights.shape[1], weights.shape[3], dtype=torch.float64))
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from headwise.errors import UsageError
+from headwise.errors import TargetError, UsageError
 from headwise.explain.question import Question
 from headwise.explain.subject import Subject, Text
 from headwise.explain.tap import Seen, Watch
@@ -17,11 +17,19 @@ def look(subject: Subject, text: Text, question: Question, *, values: bool = Fal
 
     Raises:
         UsageError: for weights with NaN, with the layer and head.
+        TargetError: if a layer has more keys than the text has tokens.
     """
     seen = subject.run(
         text.ids[None], position=question.position, watch=Watch(weights=True, values=values)
     ).seen
     for layer, weights in seen.weights.items():
+        if tuple(weights.shape[-2:]) != (len(text), len(text)):
+            raise TargetError(
+                _("layer {layer} does not attend from token to token").format(layer=layer),
+                why=_(
+                    "its weights have {rows} queries and {columns} keys for {count} tokens"
+                ).format(rows=weights.shape[-2], columns=weights.shape[-1], count=len(text)),
+            )
         bad = ~torch.isfinite(weights)
         if bool(bad.any()):
             head = int(bad[0].flatten(1).any(-1).int().argmax())
