@@ -536,3 +536,15 @@ def test_a_layer_with_more_keys_than_tokens_is_refused():
         METHODS["weights"].explain(
             subject, text, Question(Logit(7), 3), settings=Settings(), progress=silent
         )
+
+
+def test_weights_that_would_not_fit_are_refused_before_the_run(monkeypatch):
+    from headwise.explain.methods import rows
+
+    subject = subject_of("llama")
+    text = text_of(subject)
+    monkeypatch.setattr(rows, "WEIGHTS_BYTES", 4 * subject.num_layers * subject.num_heads * 5**2)
+    monkeypatch.setattr(type(subject), "run", None)
+    with pytest.raises(UsageError, match="too many") as error:
+        rows.look(subject, text, Question(Logit(7), 3))
+    assert "at most 5 tokens" in error.value.fix

@@ -149,3 +149,11 @@ def test_every_code_has_words() -> None:
     for text in (getattr(verdicts, name) for name in ("NO_SMALL_P", "STRONG_BY_CHANCE", "WIDE")):
         assert text.startswith("too little data")
     assert Verdict(Code.WEAK, WORDS[Code.WEAK]).words == WORDS[Code.WEAK]
+
+
+def test_an_interval_that_holds_everything_says_nothing():
+    """Also where p is small: two far values among ties can do that."""
+    found = decide(Evidence(20, 0.5, 0.01, (-1.0, 1.0), 0.0001, 0.0))
+    assert found.code is Code.TOO_LITTLE
+    assert "-1.00 to 1.00" in found.words
+    assert decide(Evidence(20, 0.5, 0.01, (-0.6, 1.0), 0.0001, 0.0)).code is Code.WEAK

@@ -101,7 +101,10 @@ class EmbeddingNorm:
     def pooled(self, run: Run) -> Tensor:
         """The embedding, (B, D)."""
         if run.hidden is None:
-            raise UsageError(_("the run kept no hidden states"))
+            raise UsageError(
+                _("this model gives no hidden states to take the norm of"),
+                fix=_("a class or a token as the target"),
+            )
         if self.pool == "first":
             return run.hidden[:, 0]
         if run.keep is None:

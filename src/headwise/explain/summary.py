@@ -181,6 +181,12 @@ def _layer_blocks(e: Explanation) -> list[Block]:
     )
     return [
         Heading(_("Layer by layer: attention weights, mean over heads")),
+        Text(
+            _(
+                "{count} layers are judged together, so each needs more evidence than one map"
+            ).format(count=len(rows)),
+            "quiet",
+        ),
         Table(_agreement_columns(_("layer")), rows, numeric=(0, 1, 2)),
     ]
 

@@ -6,6 +6,7 @@ The rules, in the order in which they are asked:
 2. *Could these data have told?* ``too-little`` if no order of so few tokens, or so many ties, has
    p <= alpha, or if chance alone reaches a strong correlation in more than alpha of all orders
    (8 tokens and fewer). This looks at the number of tokens and at ties, never at the result.
+   And if the interval holds a strong correlation and its opposite: it says nothing.
 3. *Did they?* With p <= alpha: ``opposite`` below zero. Above zero the correlation gives the name,
    and the lower end of the interval has to reach the bound below it, or the name is one lower:
    ``strong`` needs 0.7 and an interval above 0.4, ``moderate`` needs 0.4 and an interval above 0,
@@ -90,7 +91,10 @@ WIDE = N_(
     "too little data: the test does not rule out chance (p = {p:.2g}) and the interval, up to "
     "{high:.2f}, does not rule out strong agreement"
 )
-
+SAYS_NOTHING = N_(
+    "too little data: the interval, {low:.2f} to {high:.2f}, holds strong agreement and its "
+    "opposite"
+)
 
 KENDALL_SAYS_CHANCE = N_("; by Kendall's tau, chance can't be ruled out (p = {kendall_p:.2g})")
 KENDALL_SAYS_MORE = N_("; by Kendall's tau, it is not chance (p = {kendall_p:.2g})")
@@ -165,6 +169,8 @@ def decide(evidence: Evidence, rules: Rules = RULES) -> Verdict:
     if evidence.large_by_chance > rules.alpha:
         values = {"n": n, "share": evidence.large_by_chance}
         return Verdict(Code.TOO_LITTLE, STRONG_BY_CHANCE, values)
+    if low <= -rules.strong and high >= rules.strong:
+        return Verdict(Code.TOO_LITTLE, SAYS_NOTHING, {"low": low, "high": high})
     if evidence.p <= rules.alpha:
         return _named(_size(evidence.spearman, low, rules))
     if high >= rules.strong:

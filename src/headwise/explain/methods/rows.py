@@ -11,6 +11,9 @@ from headwise.explain.subject import Subject, Text
 from headwise.explain.tap import Seen, Watch
 from headwise.texts import translate as _
 
+WEIGHTS_BYTES = 2 * 2**30
+"""Most bytes of float32 weights that are kept; several methods hold a copy for a while."""
+
 
 def look(subject: Subject, text: Text, question: Question, *, values: bool = False) -> Seen:
     """Run a text once and keep its weights (and values); weights that are no numbers are refused.
@@ -19,6 +22,25 @@ def look(subject: Subject, text: Text, question: Question, *, values: bool = Fal
         UsageError: for weights with NaN, with the layer and head.
         TargetError: if a layer has more keys than the text has tokens.
     """
+    needed = 4 * subject.num_layers * subject.num_heads * len(text) ** 2
+    if needed > WEIGHTS_BYTES:
+        longest = int((WEIGHTS_BYTES / (4 * subject.num_layers * subject.num_heads)) ** 0.5)
+        raise UsageError(
+            _("the weights of this text are too many to be kept"),
+            why=_(
+                "{layers} layers of {heads} heads on {count} tokens take {needed:.1f} GiB, the "
+                "limit is {limit:.1f}"
+            ).format(
+                layers=subject.num_layers,
+                heads=subject.num_heads,
+                count=len(text),
+                needed=needed / 2**30,
+                limit=WEIGHTS_BYTES / 2**30,
+            ),
+            fix=_(
+                "a text of at most {longest} tokens, or methods without weights: --method hidden"
+            ).format(longest=longest),
+        )
     seen = subject.run(
         text.ids[None], position=question.position, watch=Watch(weights=True, values=values)
     ).seen
