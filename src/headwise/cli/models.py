@@ -120,7 +120,7 @@ def _list(*, as_json: bool, check: bool) -> int:
         click.echo(render_json({"folder": str(models_folder()), "models": rows}), nl=False)
         return 0
     table = Table(
-        (_("name"), _("what"), _("size"), _("state"), _("licence")),
+        (_("name"), _("what it is"), _("size"), _("state"), _("licence")),
         tuple(
             (name, _(model.what), _size(model.size_bytes), _state(states[name]), model.licence)
             for name, model in KNOWN.items()
