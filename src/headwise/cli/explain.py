@@ -65,7 +65,7 @@ def command() -> click.Command:
     @click.option(
         "--batch",
         type=click.IntRange(min=1),
-        default=8,
+        default=6,
         show_default=True,
         metavar="N",
         help=_("Questions per run of the model."),
@@ -170,7 +170,7 @@ def _repeat(model: str, text: str, flags: dict[str, Any]) -> str:
             words += [f"--{name}", str(flags[name])]
     for name in flags["methods"]:
         words += ["--method", name]
-    for name, usual in (("steps", 32), ("batch", 8), ("seed", 0), ("dtype", "float32")):
+    for name, usual in (("steps", 32), ("batch", 6), ("seed", 0), ("dtype", "float32")):
         if flags[name] != usual:
             words += [f"--{name}", str(flags[name])]
     return shlex.join(words)

@@ -91,7 +91,7 @@ class Settings:
     """
 
     steps: int = 32
-    batch: int = 8
+    batch: int = 6
     edges: int = 4096
     seed: int = 0
 

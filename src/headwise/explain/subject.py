@@ -168,6 +168,11 @@ class Subject(Protocol):
 class Prefixes(Protocol):
     """All prefixes of a text, from one run."""
 
+    @property
+    def logits(self) -> Tensor:
+        """(1, V) after the whole text, from that run."""
+        ...
+
     def first(self, length: int, batch: int) -> Prefix:
         """The state after ``length`` tokens, for ``batch`` rows."""
         ...

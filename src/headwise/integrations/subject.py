@@ -308,7 +308,7 @@ class HfSubject:
             return None
         rows = {"logits_to_keep": 1} if self._last_rows_only else {}
         try:
-            found, whole = CachedPrefixes.of(self.model, ids, **rows)
+            found = CachedPrefixes.of(self.model, ids, **rows)
         except Exception:  # noqa: BLE001 - a model with another kind of state: no prefixes then
             return None
         if found is None:
@@ -318,6 +318,7 @@ class HfSubject:
         start = max(length // 2, length - PROOF_TOKENS)
         part = self.run(ids[:, start:], position=length - 1, prefix=found.first(start, 1)).logits
         assert part is not None
+        whole = found.logits
         allowed = eps(whole.dtype) * 2**9 * float(whole.abs().max())
         return found if float((whole - part).abs().max()) <= allowed else None
 
@@ -363,18 +364,14 @@ class CachedPrefix:
 
 @dataclass(eq=False)
 class CachedPrefixes:
-    """Keys and values of a whole text, to be cut."""
+    """Keys and values of a whole text, to be cut, and the logits after it."""
 
     layers: list[tuple[Tensor, Tensor]]
+    logits: Tensor
 
     @classmethod
-    def of(
-        cls, model: nn.Module, ids: Tensor, **kwargs: Any
-    ) -> tuple[CachedPrefixes | None, Tensor]:
-        """Run a text once, and give its last logits (1, V) too.
-
-        None for the prefixes if the model keeps anything but keys and values.
-        """
+    def of(cls, model: nn.Module, ids: Tensor, **kwargs: Any) -> CachedPrefixes | None:
+        """Run a text once; None if the model keeps anything but keys and values."""
         from transformers import DynamicCache
 
         cache = DynamicCache()
@@ -382,11 +379,10 @@ class CachedPrefixes:
             out = model(
                 input_ids=ids, use_cache=True, **{residual.cache_argument(model): cache}, **kwargs
             )
-        logits = out.logits[:, -1]
         layers = [(layer.keys, layer.values) for layer in cache.layers]
         if any(keys is None or keys.shape[2] != ids.shape[1] for keys, _values in layers):
-            return None, logits
-        return cls(layers), logits
+            return None
+        return cls(layers, out.logits[:, -1])
 
     def first(self, length: int, batch: int) -> CachedPrefix:
         """The state after ``length`` tokens, for ``batch`` rows."""

@@ -74,7 +74,12 @@ def occlude(
     elif subject.kind != "causal":
         end = length
     # The same way of computing on both sides: what hides nothing has exactly no effect.
-    whole = subject.run(ids, position=question.position, watch=Watch() if how == "hidden" else None)
+    if how == "hidden":
+        whole = subject.run(ids, position=question.position, watch=Watch())
+    elif prefixes is not None:
+        whole = Run(hidden=None, logits=prefixes.logits)
+    else:
+        whole = subject.run(ids, position=question.position)
     before = float(question.value(whole)[0])
     after = torch.full((length,), before, dtype=torch.float64)
     kept: list[Tensor] = []
