@@ -17,7 +17,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/notation.md",
          "docs/numerics.md", "docs/conventions.md", "docs/faults.md", "docs/cache.md",
          "docs/attention.md", "docs/cost.md", "docs/benchmarks.md", "docs/explain.md",
-         "docs/checkpoints.md", "docs/others.md"]  # fmt: skip
+         "docs/generate.md", "docs/architectures.md", "docs/explain-minilm.md",
+         "docs/explain-smollm2-135m.md", "docs/checkpoints.md", "docs/others.md"]  # fmt: skip
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
