@@ -560,3 +560,18 @@ def test_text_is_legible_on_every_colour_in_light_and_dark():
             assert contrast(theme["ink"], tuple(shade)) >= 4.5, hue
         for mark in ("plus", "minus", "focus"):
             assert contrast(theme[mark], theme["paper"]) >= 3, mark
+
+
+def test_every_figure_of_a_method_has_a_label():
+    """The page asks for them by name; a name without a label is an error there."""
+    from headwise.explain import methods
+
+    folder = Path(methods.__file__).parent
+    named = {
+        name
+        for path in folder.glob("*.py")
+        for figures in re.findall(r"figures=\{([^}]*)\}", path.read_text(encoding="utf-8"))
+        for name in re.findall(r'"(\w+)":', figures)
+    }
+    assert len(named) >= 8
+    assert {f"figure.{name}" for name in named} <= set(page_texts())

@@ -104,6 +104,16 @@ LABELS: Mapping[str, str] = {
     "map.reference": N_("what the maps are compared with"),
     "map.other": N_("a second measurement"),
     "map.promises": N_("What it promises"),
+    "figure.smallest_row_sum": N_("smallest sum of a row"),
+    "figure.largest_row_sum": N_("largest sum of a row"),
+    "figure.sum": N_("sum of the scores"),
+    "figure.gap": N_("gap"),
+    "figure.change": N_("change from the baseline"),
+    "figure.at_baseline": N_("value at the baseline"),
+    "figure.cuts": N_("edges cut one by one"),
+    "figure.before": N_("value before"),
+    "figure.total": N_("sum of all parts"),
+    "figure.value": N_("value"),
     "map.notes": N_("What to know about it"),
     "map.numbers": N_(
         "Spearman {spearman}, interval {interval}; chance alone {null}; Kendall {kendall}; p {p}; "

@@ -76,7 +76,7 @@ function paintChosen(chosen, map, entry) {
     }), isNumber(entry.p_adjusted) && entry.family > 1
       ? "; " + t("adjusted", { p: num(entry.p_adjusted, 2), family: entry.family }) : ""));
   }
-  const figures = Object.entries(map.figures || {}).map(([name, value]) => `${name.replaceAll("_", " ")} ${num(value, 4)}`);
+  const figures = Object.entries(map.figures || {}).map(([name, value]) => `${t(`figure.${name}`)} ${num(value, 4)}`);
   if (figures.length) chosen.append(el("p", { class: "facts quiet" }, words(figures.join(" · "))));
   const list = (title, items) => (items && items.length
     ? chosen.append(el("h4", {}, title), el("ul", {}, items.map((text) => el("li", {}, words(text))))) : null);
