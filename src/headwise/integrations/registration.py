@@ -94,11 +94,8 @@ def watching(tap: Tap) -> Iterator[Tap]:
 def implementation(model: nn.Module, name: str = NAME) -> Iterator[None]:
     """Run a model on another attention implementation inside the block, and as before after it.
 
-    Every configuration in the model is switched, since vision and text towers have their own.
-
-    Raises:
-        UsageError: if the model's classes choose their attention when they are built, so that no
-            switch reaches them.
+    Every configuration in the model is switched, since vision and text towers have their own. A
+    layer that chose its attention when it was built is not reached, and is not seen by a tap.
     """
     if name == NAME:
         register()
