@@ -13,6 +13,7 @@ import click
 
 from headwise import files
 from headwise.cli import messages
+from headwise.cli.progress import progress
 from headwise.errors import TargetError
 from headwise.texts import translate as _
 
@@ -187,30 +188,9 @@ def _write(path: Path, page: str) -> None:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on the error stream where somebody watches; a line per step where nobody does."""
-    if not sys.stderr.isatty():
-        seen: set[str] = set()
+    with progress("{task.percentage:3.0f} %") as told:
 
-        def plain(what: str, _share: float) -> None:
-            if what and what not in seen:
-                seen.add(what)
-                click.echo(f"… {what}", err=True)
+        def notify(what: str, share: float) -> None:
+            told(what, f"… {what}" if what else "", what, share, 1.0)
 
-        yield plain
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.percentage:3.0f} %"),
-        BarColumn(bar_width=24),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=1.0)
-
-        def fancy(what: str, share: float) -> None:
-            bar.update(task, completed=share, description=what)
-
-        yield fancy
+        yield notify

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli import messages
+from headwise.cli.progress import progress
 from headwise.document import Document, Table, Text
 from headwise.errors import HeadwiseError, UsageError
 from headwise.texts import current_language
@@ -204,32 +205,11 @@ def _write(results: list[LabResult], out: Path) -> None:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Any]:
-    """A progress bar on stderr when it is a terminal; one line per lab otherwise."""
-    if not sys.stderr.isatty():
-        seen: set[str] = set()
+    with progress("{task.completed:.1f}/{task.total:.0f}") as told:
 
-        def plain(done: int, name: str, text: str, share: float) -> None:
-            del text, share
-            if name not in seen:
-                seen.add(name)
-                click.echo(f"[{min(done + 1, total)}/{total}] {name}", err=True)
-
-        yield plain
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.completed:.1f}/{task.total:.0f}"),
-        BarColumn(bar_width=24),
-        TimeElapsedColumn(),
-        TextColumn("{task.description}", markup=False),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-
-        def fancy(done: int, name: str, text: str, share: float) -> None:
+        def notify(done: int, name: str, text: str, share: float) -> None:
+            line = f"[{min(done + 1, total)}/{total}] {name}"
             words = f"{name}: {text}" if text else name
-            bar.update(task, completed=min(done + share, total), description=words)
+            told(name, line, words, min(done + share, total), total)
 
-        yield fancy
+        yield notify

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headwise.cli import messages, options
+from headwise.cli.progress import progress
 from headwise.document import Document, Table, Text
 from headwise.errors import did_you_mean
 from headwise.texts import current_language
@@ -180,31 +181,9 @@ def _state(state: State) -> str:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Report]:
-    """A progress bar on stderr when it is a terminal; one line per step otherwise."""
-    if not sys.stderr.isatty():
-        seen: set[str] = set()
+    with progress(None) as told:
 
-        def plain(text: str, done: int, total: int) -> None:
-            del done, total
-            if text not in seen:
-                seen.add(text)
-                click.echo(text, err=True)
+        def notify(text: str, done: int, total: int) -> None:
+            told(text, text, text, done, total or None)
 
-        yield plain
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=24),
-        DownloadColumn(binary_units=True),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def fancy(text: str, done: int, total: int) -> None:
-            bar.update(task, description=text, completed=done, total=total or None)
-
-        yield fancy
+        yield notify
