@@ -55,10 +55,10 @@ def progress(count: str | None) -> Iterator[Told]:
         else (TextColumn(count), bar_column, clock, words_column)
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
+        task = bar.add_task("", total=None, visible=False)  # until its total is known
 
         def fancy(step: str, line: str, words: str, done: float, total: float | None) -> None:
             del step, line
-            bar.update(task, completed=done, total=total, description=words)
+            bar.update(task, completed=done, total=total, description=words, visible=True)
 
         yield fancy
