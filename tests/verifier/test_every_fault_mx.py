@@ -15,6 +15,7 @@ import headwise
 from headwise.errors import HeadwiseError
 from headwise.reference import Inputs, Parameters, attend
 from headwise.spec import AttentionSpec
+from headwise.verifier import strategy
 from headwise.verifier.faults import FAULTS
 from headwise.verifier.faults.masking import NothingToDoError
 
@@ -125,6 +126,15 @@ def test_two_faults_are_both_named(first, second):
     report = diagnose(spec, a, b)
     named = {c for f in report.findings for c in (f.code, *f.equivalents)}
     assert {f"HW-{first}", f"HW-{second}"} <= named
+
+
+def test_a_pair_that_may_not_be_searched_for_is_not_named(monkeypatch):
+    monkeypatch.setattr(strategy, "PAIR_PREDICTIONS", -1)
+    spec = spec_of("causal")
+    a, b = (next(iter(FAULTS[c].variants(spec))) for c in ("M05", "G01"))
+    report = diagnose(spec, a, b)
+    assert [f.code for f in report.findings if f.kind in WRONG] == ["HW-U00"]
+    assert report.verdict == "differs"
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,9 +85,18 @@ class Search:
 
     session: Session
     cases: list[Case]
-    deadline: float = math.inf
+    limit: float = math.inf
     tried: int = 0
     _variants: dict[int, list[tuple[Fault, Variant]]] = field(default_factory=dict)
+
+    def allow(self, predictions: int) -> None:
+        """Let a search make so many predictions from here on."""
+        self.limit = self.session.predictions + predictions
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether a search has made the predictions that it was allowed."""
+        return self.session.predictions > self.limit
 
     # -------------------------------------------------------------- one theory, one case
     def distance(self, theory: Theory, case: Case, *, all_rows: bool = False) -> float:
@@ -312,7 +320,7 @@ class Search:
                 key=lambda pair: int(pair[0][0].code[1:]) + int(pair[1][0].code[1:]),
             )
             for (f, v), (g, w) in itertools.chain(crossed, both):
-                if time.process_time() > self.deadline:
+                if self.is_spent:
                     return []
                 if f.code == g.code or set(v.replace) & set(w.replace):
                     continue

@@ -402,6 +402,7 @@ class Session:
         key = (case.name, self.lifted, id(reading.spec), reading.layout.name)
         if variant is CORRECT and key in self._traces:
             return self._traces[key]
+        self.predictions += 1
         try:
             with torch.no_grad():
                 trace: Trace | Exception = variant.run(
@@ -418,6 +419,9 @@ class Session:
             self._traces[key] = trace
             self._keep_alive(reading)
         return trace
+
+    predictions: int = 0
+    """How many traces were computed, the measure of a search."""
 
     _alive: list[Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,7 @@ from headwise.verifier.session import Reading, gap
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine
 
-PAIR_SECONDS = 3.0
+PAIR_PREDICTIONS = 3000
 """How long two faults at once are searched for."""
 
 TOGETHER = {"positions", "mask"}
@@ -263,7 +262,7 @@ def _pairs(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
     They are compared on the shortest failing sequence first; variants that give the same numbers
     there stand for each other until a pair agrees on it.
     """
-    deadline = time.process_time() + PAIR_SECONDS
+    engine.search.allow(PAIR_PREDICTIONS)
     first = min(order, key=lambda case: (not case.masked, len(case.steps)))
     rest = [case for case in order if case is not first]
     for padded in (False, True)[: 1 + first.masked]:
@@ -283,7 +282,7 @@ def _pairs(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
             key=lambda couple: {couple[0][0][0].stage, couple[1][0][0].stage} != TOGETHER,
         )
         for some, others in couples:
-            if time.process_time() > deadline:
+            if engine.search.is_spent:
                 return []
             if _joined(right, some[0], others[0]) is None:
                 continue

@@ -1,4 +1,4 @@
-"""Which reading and which faults explain every case: what is tried, in which order, for how long.
+"""Which reading and which faults explain every case: what is tried, in which order, how far.
 
 Readings as they are come first, then single faults, then pairs; each at the finest precision that
 works. Nothing is named that does not reproduce every number.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,10 @@ from headwise.verifier.session import Reading, gap
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine
 
-SINGLE_SECONDS, PAIR_SECONDS = 1.2, 0.8
-"""How long single faults and pairs are searched for before "unexplained" is the answer; the
-likeliest reading is always searched to its end."""
+SINGLE_PREDICTIONS, PAIR_PREDICTIONS = 6000, 6000
+"""How many predictions single faults and pairs are searched with before "unexplained" is the
+answer; the likeliest reading is always searched to its end. Counted and not timed, so that a
+verdict does not depend on how busy the machine is."""
 
 MAX_READINGS = 8
 """How many readings the faults are searched under when none matches as it is."""
@@ -197,9 +197,10 @@ def search_masks(engine: Engine, matching: list[Reading], masked: list[Case]) ->
 def search_faults(engine: Engine, plain: list[Case], masked: list[Case]) -> Diagnosis:
     """Faults that explain every case; pairs if no single one does."""
     chosen = likely_readings(engine, plain)
-    started = time.process_time()
+    started = engine.session.predictions
     for reading, fitted in [(r, False) for r in chosen] + [(r, True) for r in chosen[:2]]:
-        late = time.process_time() > started + SINGLE_SECONDS * (1.5 if fitted else 1.0)
+        spent = engine.session.predictions - started
+        late = spent > SINGLE_PREDICTIONS * (1.5 if fitted else 1.0)
         if late and reading is not chosen[0]:
             continue
         failing = [c for c in plain if not engine.search.agrees(Theory(reading), c)]
@@ -214,7 +215,7 @@ def search_faults(engine: Engine, plain: list[Case], masked: list[Case]) -> Diag
     mixed = batch_dependent(engine, chosen[0])
     if mixed is not None and mixed.case is not None and not mixed.case.masked:
         return finished(engine, None, (), styled_default(engine, chosen[0], masked))
-    engine.search.deadline = time.process_time() + PAIR_SECONDS
+    engine.search.allow(PAIR_PREDICTIONS)
     paired = pairs_of_faults(engine, chosen, plain, masked)
     if paired is not None:
         return finished(engine, paired, paired.codes)
@@ -327,7 +328,7 @@ def pairs_of_faults(
                         continue
                     if base.variants and set(variant.replace) & set(base.variants[0].replace):
                         continue
-                    if time.process_time() > engine.search.deadline:
+                    if engine.search.is_spent:
                         break
                     theory = Theory(styled, (*base.faults, fault), (*base.variants, variant))
                     if engine.search.explains(theory, masked) and engine.search.explains(
@@ -342,7 +343,7 @@ def pairs_of_faults(
         numeric = [c for c in failing if engine.runs(c, styled)]
         if numeric:
             if reading is chosen[0]:
-                engine.search.deadline = time.process_time() + PAIR_SECONDS
+                engine.search.allow(PAIR_PREDICTIONS)
             found = engine.search.pairs([styled], numeric)
             if found:
                 return found[0]
