@@ -137,6 +137,35 @@ FALLS_BACK = {
 }
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("compute", ["float32", "own"])
+def test_many_rows_of_16_bits(dtype, compute, monkeypatch):
+    """In float32 where the processor lacks instructions: nearer to float64 than torch's own."""
+    wide = torch.float32 if compute == "float32" else dtype
+    monkeypatch.setattr(products, "route", lambda *_g: products.Route(dtype, wide, False, "forced"))
+    given = [t.to(dtype).requires_grad_() for t in tensors((40, 64))]
+    exact = [t.detach().double().requires_grad_() for t in given]
+    made, truth = linear(*given), F.linear(*exact)
+    assert made.dtype == dtype
+    if compute == "own":
+        assert torch.equal(made, F.linear(*given))
+    upstream = draw(40, 7, name="upstream")
+    found = [made, *torch.autograd.grad(made, given, upstream.to(dtype))]
+    wanted = [truth, *torch.autograd.grad(truth, exact, upstream.to(dtype).double())]
+    for got, want in zip(found, wanted, strict=True):
+        assert got.dtype == dtype
+        size = float(want.detach().abs().max())
+        error = float((got.detach().double() - want.detach()).abs().max())
+        assert error <= 2 * torch.finfo(dtype).eps * size
+
+
+def test_few_rows_of_16_bits_stay_torchs(monkeypatch):
+    """Reading the weights is what takes the time there, and twice as wide they take longer."""
+    monkeypatch.setattr(products, "route", None)  # would raise
+    x, w, b = (t.bfloat16() for t in tensors((8, 6)))
+    assert torch.equal(linear(x, w, b), F.linear(x, w, b))
+
+
 @pytest.mark.parametrize("kind", FALLS_BACK)
 def test_what_is_not_float32_on_the_cpu_falls_back(kind, route, monkeypatch):
     monkeypatch.setattr(products, "pointwise", None)  # would raise

@@ -1,4 +1,4 @@
-"""Joined matrices: values in both layouts, views, and who may decide the layout."""
+"""Joined matrices: values in both layouts, and parameters that become views."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from headwise.generate import matrix
-from headwise.generate.matrix import Matrix, faster_layout
+from headwise.generate.matrix import Matrix
 
 CASES = [("rows", (3, 1, 4)), ("rows", (5,)), ("columns", (5,))]
 
@@ -54,17 +53,15 @@ def test_some_biases_are_no_biases():
         Matrix([(one.weight, one.bias), (two.weight, None)])
 
 
-def test_the_layout_is_the_one_that_is_faster(monkeypatch):
-    cpu = torch.device("cpu")
-    for ratio, want in ((2.0, "columns"), (1.05, "rows"), (0.5, "rows")):
-        faster_layout.cache_clear()
-
-        def fixed(one, other, *, rounds, ratio=ratio):
-            one(), other()
-            return 1.0, 1.0 / ratio, ratio
-
-        monkeypatch.setattr(matrix, "in_turn", fixed)
-        assert faster_layout(512, 512, torch.float32, cpu) == want
-        assert faster_layout(512, 512, torch.bfloat16, cpu) == "rows"
-        assert faster_layout(8, 8, torch.float32, cpu) == "rows"
-    faster_layout.cache_clear()
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_one_row_of_16_bits(dtype, bias):
+    """One row goes to another product of torch's; it rounds no more than that of many."""
+    torch.manual_seed(0)
+    part = nn.Linear(64, 40, bias=bias, dtype=dtype)
+    x, to = torch.randn(1, 64).to(dtype), torch.randn(1, 40).to(dtype)
+    made = Matrix([(part.weight, part.bias)])
+    want = part.double()(x.double())
+    some = 2 * torch.finfo(dtype).eps
+    torch.testing.assert_close(made(x).double(), want, rtol=some, atol=some)
+    torch.testing.assert_close(made.added(x, to).double(), want + to.double(), rtol=some, atol=some)

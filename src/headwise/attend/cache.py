@@ -32,7 +32,7 @@ from headwise.attend.cache_checks import (
     wrong_length,
 )
 from headwise.attend.rows import Rows, Tally, rows_of, tally
-from headwise.attend.store import Cached, Store
+from headwise.attend.store import Array, Cached, Store
 from headwise.errors import SpecError
 from headwise.spec import AttentionSpec, Learned
 from headwise.texts import translate as _
@@ -321,6 +321,34 @@ class KVCache:
         if limit is not None and after.longest > limit:
             raise overflow(store.rows, after, new, limit)
         return store.append(k, v, keep, counted)
+
+    def append_row(self, k: Array, v: Array) -> tuple[Array, Array] | None:
+        """Store one token of a cache of one row on a CPU, from numpy and with its eyes closed.
+
+        A tenth of what ``append`` takes, which is much where a token is decoded in milliseconds.
+        Nothing is checked: sizes and dtype have to be the cache's.
+
+        Args:
+            k: (Hkv, Dk).
+            v: (Hkv, Dv).
+
+        Returns:
+            Keys (Hkv, Tk, Dk) and values (Hkv, Tk, Dv) that the token attends to, all of them, as
+            views of the cache; None if ``append`` has to be asked: a ring is to be moved, its row
+            has had padding, or there is no room. Nothing is stored then.
+
+        Example:
+            >>> cache = KVCache(batch=1, num_kv_heads=1, head_dim=2, max_len=8)
+            >>> ones = torch.ones(1, 2).numpy()
+            >>> key, value = cache.append_row(ones, ones)
+            >>> key.tolist(), len(cache)
+            ([[[1.0, 1.0]]], 1)
+        """
+        store = self._store
+        limit = self._capacity if self._left is None else self.max_len
+        if limit is not None and store.rows.longest >= limit:
+            return None
+        return store.append_row(k, v)
 
     # ------------------------------------------------------------------ other changes
     def reset(self) -> None:

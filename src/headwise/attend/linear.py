@@ -17,7 +17,9 @@ FEW_ROWS = 8
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x·Wᵀ + b, in float32 on the CPU by the fastest exact route; elsewhere ``F.linear``.
+    """x·Wᵀ + b, on the CPU by the fastest exact route; elsewhere ``F.linear``.
+
+    Many rows of 16 bits are multiplied in float32 where the processor has no instructions for them.
 
     Args:
         x: (…, in).
@@ -32,9 +34,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         >>> linear(torch.ones(1, 2), torch.tensor([[1.0, 2.0]])).tolist()
         [[3.0]]
     """
-    if not _can_be_routed(x, weight):
+    if not _can_be_routed(x, weight, bias):
         return F.linear(x, weight, bias)
     few = x.numel() <= FEW_ROWS * x.shape[-1]
+    if x.dtype != torch.float32:
+        if few or products.route(x.dtype, x.device).compute != torch.float32:
+            return F.linear(x, weight, bias)
+        wide = linear(x.float(), weight.float(), None if bias is None else bias.float())
+        return wide.to(x.dtype)
     route = products.linear_route(few_rows=few)[0]
     if route == "plain":
         return F.linear(x, weight, bias)
@@ -46,11 +53,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return _forward(x, weight, bias, route)
 
 
-def _can_be_routed(x: Tensor, weight: Tensor) -> bool:
+def _can_be_routed(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     return (
         not is_traced(x, weight)
-        and x.dtype == torch.float32
-        and weight.dtype == torch.float32
+        and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and weight.dtype == x.dtype
+        and (bias is None or bias.dtype == x.dtype)
         and x.device.type == "cpu"
         and weight.device.type == "cpu"
         and x.numel() > 0

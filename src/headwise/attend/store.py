@@ -5,13 +5,16 @@ Nothing is checked here: ``KVCache`` has done that, and knows that what it asks 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from headwise.attend.parts import MaskParts
 from headwise.attend.rows import Rows, Tally, clear, last, rows_of, write
+
+Array = np.ndarray[Any, Any]
 
 
 class Cached(NamedTuple):
@@ -82,20 +85,33 @@ class Store:
             rows = self._roll(left)
         held = rows.most
         stop = held + new
-        self.key[:, :, held:stop] = k
-        self.value[:, :, held:stop] = v
+        self.key.narrow(2, held, new).copy_(k)  # once per token and layer: half of what [] takes
+        self.value.narrow(2, held, new).copy_(v)
         self.rows = rows.plus(new)
         assert isinstance(rows.first, int)
         if not held:
             return Cached(k, v, _band(new, 0, left), rows.first, slots_are_positions=True)
         start = 0 if left is None else max(0, held - left)
         return Cached(
-            self.key[:, :, start:stop],
-            self.value[:, :, start:stop],
+            self.key.narrow(2, start, stop - start),
+            self.value.narrow(2, start, stop - start),
             _band(new, held - start, left),
             rows.first + start,
             slots_are_positions=True,
         )
+
+    def append_row(self, k: Array, v: Array) -> tuple[Array, Array] | None:
+        """One token of one row from numpy, (Hkv, Dk) and (Hkv, Dv); None if it isn't as simple."""
+        rows, left = self.rows, self.left
+        held = rows.most
+        if rows.held is not None or held >= self.key.shape[2]:
+            return None
+        key, value = self.key.numpy()[0], self.value.numpy()[0]
+        key[:, held] = k
+        value[:, held] = v
+        self.rows = rows.plus(1)
+        start = 0 if left is None else max(0, held - left)
+        return key[:, start : held + 1], value[:, start : held + 1]
 
     def _append_beside(self, k: Tensor, v: Tensor) -> Cached:
         """More new tokens than a ring has room for: attend to a copy, keep the end of it."""

@@ -24,6 +24,7 @@ from headwise.bench.targets import MOST_OTHERS
 from headwise.bench.timing import Timings
 from headwise.checkpoints.load import Model, load
 from headwise.generate.decoding import Decoder, Run
+from headwise.generate.libraries import REST_S
 from headwise.generate.stats import reading_bytes_per_s, stats_of
 from headwise.texts import translate as _
 
@@ -249,6 +250,7 @@ def measure(
     for number in range(plan.rounds):
         turn = number % len(names)
         for name in names[turn:] + names[:turn]:
+            time.sleep(REST_S)  # threads that the one before left waiting busily disturb nobody
             start = time.perf_counter()
             candidates[name].advance(plan.steps)
             timings.rounds[name].append((time.perf_counter() - start) / plan.steps)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,6 +26,7 @@ from headwise.attend.cache import KVCache
 from headwise.checkpoints.stack import Stack
 from headwise.errors import UsageError
 from headwise.generate.fused import Fused, refuses
+from headwise.generate.libraries import on_one_thread
 from headwise.generate.sampling import Chooser, Sampling
 from headwise.texts import translate as _
 
@@ -190,7 +192,8 @@ class Run:
         logits = self._prefill()
         step = 0
         while True:
-            new = self._choose(logits, live)
+            with self._threads(len(live)):
+                new = self._choose(logits, live)
             seconds = time.perf_counter() - start
             if step:
                 self.clock.step_s.append(seconds)
@@ -201,7 +204,8 @@ class Run:
             if not going:
                 return
             start, step = time.perf_counter(), step + 1
-            logits = self._step(live, going)
+            with self._threads(len(going)):
+                logits = self._step(live, going)
             live = going
 
     def interrupt(self) -> None:
@@ -236,6 +240,11 @@ class Run:
                     last=1,
                 )
             return last(stack.logits(found))
+
+    def _threads(self, rows: int) -> AbstractContextManager[None]:
+        """Torch's threads while a step is made."""
+        fused = self.decoder.fused
+        return on_one_thread(fused is not None and self.use_cache and fused.is_numpys(rows))
 
     def _step(self, live: list[int], going: list[int]) -> Tensor:
         """Logits after the newest token of each row that goes on, (rows, V)."""

@@ -12,7 +12,8 @@ positions are looked up once per step, and nothing is checked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,10 @@ from torch import Tensor, nn
 from headwise.attend.cache import KVCache
 from headwise.attend.positions import Row, rotary_rows
 from headwise.checkpoints.stack import Block, Stack, StackSpec
+from headwise.generate import one_row
+from headwise.generate.libraries import Shape, Way, fastest
 from headwise.generate.matrix import Matrix
+from headwise.generate.one_row import Apply, RowLayer, RowTurn
 from headwise.spec import AttentionSpec, Pairs, Rope
 from headwise.texts import translate as _
 
@@ -92,18 +96,49 @@ def turn_of(rope: Rope, rotary_dim: int, row: Row, limit: int, like: Tensor) -> 
     return Turn(rope.pairs, torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1))
 
 
+Part = tuple[Tensor, Tensor | None]
+"""(weight, bias) of a projection."""
+
+
+def matrices_of(block: Block) -> dict[str, list[Part]]:
+    """What a step multiplies in a block, by name; several projections of one input as one matrix.
+
+    Gate and up stay apart: what is joined lies by rows, and these are the largest that need not.
+    """
+    attention, ffn = block.attention, block.ffn
+    modules: dict[str, tuple[nn.Module, ...]] = {
+        "qkv": (attention.q_proj, attention.k_proj, attention.v_proj),
+        "out": (attention.out_proj,),
+        "up": (ffn.up,),
+        "down": (ffn.down,),
+    }
+    if ffn.gate is not None:
+        modules["gate"] = (ffn.gate,)
+    return {
+        name: [(part.weight, part.bias) for part in parts]  # type: ignore[misc]
+        for name, parts in modules.items()
+    }
+
+
+def shape_of(parts: Sequence[Part]) -> Shape:
+    """(out, in) of joined projections."""
+    return sum(weight.shape[0] for weight, _bias in parts), parts[0][0].shape[1]
+
+
+def joined(parts: Sequence[Part], way: Way) -> Matrix:
+    """Projections as one matrix."""
+    return Matrix(parts, layout=way.layout(shape_of(parts)) if len(parts) == 1 else "rows")
+
+
 class Layer:
     """A block, prepared."""
 
-    def __init__(self, block: Block) -> None:
-        attention, ffn = block.attention, block.ffn
-        spec = self.spec = attention.spec
-        parts = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self.qkv = Matrix([(part.weight, part.bias) for part in parts])
-        self.out = Matrix([(attention.out_proj.weight, attention.out_proj.bias)])
-        self.gate = None if ffn.gate is None else Matrix([(ffn.gate.weight, ffn.gate.bias)])
-        self.up = Matrix([(ffn.up.weight, ffn.up.bias)])
-        self.down = Matrix([(ffn.down.weight, ffn.down.bias)])
+    def __init__(self, block: Block, way: Way) -> None:
+        ffn, spec = block.ffn, block.attention.spec
+        self.spec = spec
+        made = {name: joined(parts, way) for name, parts in matrices_of(block).items()}
+        self.qkv, self.out, self.down = made["qkv"], made["out"], made["down"]
+        self.gate, self.up = made.get("gate"), made["up"]
         self.act = ffn.act
         self.attention_norm, self.ffn_norm = norm_of(block.attention_norm), norm_of(block.ffn_norm)
         self.heads = spec.num_heads + spec.num_kv_heads
@@ -114,9 +149,9 @@ class Layer:
         """(B, Dm) → (B, Dm)."""
         spec, B = self.spec, x.shape[0]
         Hq, Hkv = spec.num_heads, spec.num_kv_heads
-        joined = self.qkv(self.attention_norm(x))
-        qk = joined[:, : self.turned].view(B, self.heads, spec.head_dim)
-        v = joined[:, self.turned :].view(B, Hkv, 1, spec.v_head_dim)
+        qkv = self.qkv(self.attention_norm(x))
+        qk = qkv[:, : self.turned].view(B, self.heads, spec.head_dim)
+        v = qkv[:, self.turned :].view(B, Hkv, 1, spec.v_head_dim)
         if turn is not None:
             qk = turn(qk)
         cached = cache.append(qk[:, Hq:, None], v)
@@ -158,11 +193,30 @@ class Fused:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.layers = [Layer(block) for block in stack.blocks]  # type: ignore[arg-type]
-        head = stack.tokens if stack.head is None else stack.head
-        self.head = Matrix([(head.weight, None)])
+        blocks: list[Block] = list(stack.blocks)  # type: ignore[arg-type]
+        table = (stack.tokens if stack.head is None else stack.head).weight
+        parts = [one for block in blocks for one in matrices_of(block).values()]
+        self.way = fastest(
+            [*map(shape_of, parts), shape_of([(table, None)])],
+            dtype=table.dtype,
+            device=table.device,
+            by_rows={shape_of(one) for one in parts if len(one) > 1},
+        )
+        self.layers = [Layer(block, self.way) for block in blocks]
+        self.head = joined([(table, None)], self.way)
         assert stack.norm is not None
         self.norm = norm_of(stack.norm)
+        self.rows: Rows | None = None
+        if self.way.library == "numpy":
+            self.rows = Rows(
+                [RowLayer(*pair) for pair in zip(self.layers, blocks, strict=True)],
+                one_row.norm(stack.norm),
+                one_row.multiply(self.head),
+            )
+
+    def is_numpys(self, rows: int) -> bool:
+        """Whether numpy multiplies so many rows: then torch has to work on one thread."""
+        return rows == 1 and self.rows is not None
 
     def __call__(self, ids: Tensor, caches: Sequence[KVCache]) -> Tensor:
         """Logits of what follows one new token per row, which is stored.
@@ -181,20 +235,56 @@ class Fused:
         if stack.positions is not None:
             place = before if row.given is None else row.given[:, 0]
             x = x + stack.positions.weight[place]
+        limit = before + 1
         turns: dict[Any, Turn | None] = {None: None}
-        for layer, cache in zip(self.layers, caches, strict=True):
+        for layer in self.layers:
             rope = layer.spec.rope
-            if rope not in turns:
-                turns[rope] = turn_of(rope, layer.spec.rotary_dim, row, before + 1, x)  # type: ignore[arg-type]
-            x = layer(x, turns[rope], cache)
+            if rope is not None and rope not in turns:
+                turns[rope] = turn_of(rope, layer.spec.rotary_dim, row, limit, x)
+        if self.rows is not None and x.shape[0] == 1:
+            return self._by_numpy(x, turns, caches)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, turns[layer.spec.rope], cache)
         return self.head(self.norm(x))
+
+    def _by_numpy(
+        self, x: Tensor, turns: Mapping[Any, Turn | None], caches: Sequence[KVCache]
+    ) -> Tensor:
+        """The blocks and the head for one row."""
+        rows = self.rows
+        assert rows is not None
+        made = {rope: turn and RowTurn(turn) for rope, turn in turns.items()}
+        array = x.numpy()[0]
+        for layer, one, cache in zip(self.layers, rows.layers, caches, strict=True):
+            array = one(array, made[layer.spec.rope], cache)
+        return torch.from_numpy(rows.head(rows.norm(array)))[None]
+
+
+class Rows(NamedTuple):
+    """The parts of ``Fused`` for one row."""
+
+    layers: list[RowLayer]
+    norm: Apply
+    head: Apply
 
 
 def norm_of(module: nn.Module) -> Any:
     """A norm without the detours of a module."""
     if isinstance(module, nn.RMSNorm):
-        weight, shape, eps = module.weight, list(module.normalized_shape), module.eps
-        return lambda x: F.rms_norm(x, shape, weight, eps)
+        weight, shape, least = module.weight, list(module.normalized_shape), module.eps
+        eps = torch.finfo(weight.dtype).eps if least is None else least
+        if weight.device.type != "cpu" or weight.element_size() != 2:
+            return lambda x: F.rms_norm(x, shape, weight, eps)
+
+        def of_one_row(x: Tensor) -> Tensor:
+            """Of seven operations four; the size of a row in float32, as torch has it."""
+            if x.shape[0] > 1:
+                return F.rms_norm(x, shape, weight, eps)
+            row = x.float()
+            size = float(torch.linalg.vector_norm(row))
+            return (row * (weight * (1.0 / math.sqrt(size * size / shape[-1] + eps)))).to(x.dtype)
+
+        return of_one_row
     assert isinstance(module, nn.LayerNorm)
     gain, bias, size, least = module.weight, module.bias, module.normalized_shape, module.eps
     return lambda x: F.layer_norm(x, size, gain, bias, least)

@@ -1,27 +1,14 @@
-"""A matrix as decoding wants it: in the layout from which this machine multiplies one row fastest.
-
-With one token per row a product reads every number of a matrix once and multiplies it once, so how
-its numbers lie in memory decides how fast they come. Which of two layouts is faster depends on
-processor and shape; in float32 both are timed, on memory that no cache holds.
-"""
+"""A matrix as decoding wants it: joined, and in the layout that multiplies one row fastest."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from headwise.attend.linear import linear
-from headwise.attend.products import FASTER, in_turn, is_plain
-
-Layout = Literal["rows", "columns"]
-"""``rows``: (out, in), as ``torch.nn.Linear`` has it; ``columns``: (in, out)."""
-
-_TIMED_BYTES = 64 * 2**20
-"""Memory that is read to time a layout: more than most caches hold."""
+from headwise.generate.libraries import Layout
 
 
 class Matrix:
@@ -33,9 +20,9 @@ class Matrix:
     Args:
         parts: (weight, bias) of each projection, (out, in) and (out,) or None; the biases are all
             there or all missing. The outputs stand side by side.
-        layout: None = the faster one. Several projections are always joined by rows: a part of a
-            matrix by columns would not lie in one piece, and oneDNN takes a thousand times longer
-            for such a matrix when a prompt is multiplied with it.
+        layout: see ``headwise.generate.libraries``. Several projections are always joined by rows:
+            a part of a matrix by columns would not lie in one piece, and oneDNN takes a thousand
+            times longer for such a matrix when a prompt is multiplied with it.
 
     Example:
         >>> one, two = nn.Linear(2, 1, bias=False), nn.Linear(2, 2, bias=False)
@@ -46,26 +33,32 @@ class Matrix:
     """
 
     def __init__(
-        self, parts: Sequence[tuple[Tensor, Tensor | None]], *, layout: Layout | None = None
+        self,
+        parts: Sequence[tuple[Tensor, Tensor | None]],
+        *,
+        layout: Layout = "rows",
     ) -> None:
         weights = [weight for weight, _bias in parts]
         biases = [bias for _weight, bias in parts if bias is not None]
         if biases and len(biases) < len(parts):
             raise ValueError("biases are all there or all missing")
-        rows, columns = sum(weight.shape[0] for weight in weights), weights[0].shape[1]
-        first = weights[0]
-        if len(parts) > 1:
-            if layout == "columns":
-                raise ValueError("several projections are joined by rows")
-            layout = "rows"
-        self.layout = layout or faster_layout(rows, columns, first.dtype, first.device)
+        if len(parts) > 1 and layout == "columns":
+            raise ValueError("several projections are joined by rows")
+        rows = sum(weight.shape[0] for weight in weights)
+        self.layout = layout
         with torch.inference_mode(mode=False), torch.no_grad():
             self.weight = _join(weights, rows, self.layout)
             self.bias = _join_biases(biases, rows) if biases else None
+        # torch's product of a matrix and a vector is the faster one where numbers have 16 bits
+        short = self.weight.device.type == "cpu" and self.weight.element_size() == 2
+        self._is_short = short and layout == "rows"
         self.nbytes = self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, in) → (B, out)."""
+        if self._is_short and x.shape[0] == 1:
+            found = torch.mv(self.weight, x[0])  # addmv takes several times as long
+            return (found if self.bias is None else found.add_(self.bias))[None]
         if self.layout == "rows":
             return linear(x, self.weight, self.bias)
         if self.bias is None:
@@ -75,41 +68,9 @@ class Matrix:
     def added(self, x: Tensor, to: Tensor) -> Tensor:
         """The product of (B, in), added to (B, out)."""
         if self.layout == "rows":
-            return linear(x, self.weight, self.bias).add_(to)
+            return self(x).add_(to)
         found = torch.addmm(to, x, self.weight)
         return found if self.bias is None else found.add_(self.bias)
-
-
-@lru_cache(maxsize=64)
-def faster_layout(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> Layout:
-    """The layout in which a row is multiplied faster, measured at first use in this process.
-
-    Args:
-        rows: outputs.
-        columns: inputs.
-        dtype, device: of the matrix.
-
-    Example:
-        >>> faster_layout(8, 8, torch.float64, torch.device("cpu"))
-        'rows'
-    """
-    if device.type != "cpu" or dtype != torch.float32 or is_plain():
-        return "rows"  # lower precision by columns was slower wherever it was tried
-    size = rows * columns * dtype.itemsize
-    if size < 2**18:  # a small model: nothing to win
-        return "rows"
-    count = max(1, _TIMED_BYTES // size)
-    memory = torch.full((count, rows * columns), 0.5, dtype=dtype)
-    by_rows = [one.view(rows, columns) for one in memory]
-    by_columns = [one.view(columns, rows) for one in memory]
-    x = torch.full((1, columns), 0.5, dtype=dtype)
-    with torch.inference_mode():
-        _here, _there, ratio = in_turn(
-            lambda: [linear(x, one) for one in by_rows],
-            lambda: [torch.mm(x, one) for one in by_columns],
-            rounds=3,
-        )
-    return "columns" if ratio > FASTER else "rows"
 
 
 def _join(weights: Sequence[Tensor], rows: int, layout: Layout) -> Tensor:
