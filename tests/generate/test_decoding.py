@@ -79,6 +79,26 @@ def test_the_fused_step_gives_the_logits_of_the_stack(name):
     assert error < 1e3 * torch.finfo(torch.float64).eps  # sums of hundreds of terms, in two orders
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("name", tiny.CAUSAL)
+def test_16_bits_are_as_near_to_float64_as_those_of_the_stack(name, batch, dtype):
+    exact, model = (
+        from_source(tiny.source_of(families.official(name, kind))).stack
+        for kind in (torch.float64, torch.float32)
+    )
+    exact.load_state_dict(model.to(dtype).state_dict())  # rounded weights, exact arithmetic
+    ids = tiny.text(batch=batch)
+    with torch.inference_mode():
+        truth, plain = exact(ids), model(ids).double()
+        made = Decoder(model)
+        caches = model.caches(batch=batch, max_len=tiny.TEXT_LEN)
+        found = torch.stack([made.fused(ids[:, t], caches) for t in range(tiny.TEXT_LEN)], 1)
+    assert found.dtype == dtype
+    error = (found.double() - truth).square().mean().sqrt()
+    assert error <= 1.3 * (plain - truth).square().mean().sqrt()
+
+
 @pytest.mark.parametrize("window", [None, (4, 0)])
 def test_long_texts_roll_through_a_ring(window):
     stack = small(window=window)

@@ -56,12 +56,13 @@ def grown(length: int, chunk: int) -> tuple[int, list[str]]:
 def test_a_long_prompt_is_prefilled_in_bounded_memory():
     length = 4096
     cache = LAYERS * 2 * length * (D // 2) * 4
-    in_chunks, tokens = grown(length, CHUNK)
+    # Other processes and huge pages can only add to a resident size: the smaller of two runs.
+    (in_chunks, tokens), _other = sorted(grown(length, CHUNK) for _run in range(2))
     at_once, same = grown(length, length)
     assert tokens == same
     inner = 4 * WIDTH  # bytes of one activation of one token inside a block
-    # Gate, up, their product and what multiplies them, for the tokens of one chunk; a tile's scores
-    # take at most 4 heads x chunk x length floats.
-    assert in_chunks <= cache + 6 * CHUNK * inner + 2 * 4 * 4 * CHUNK * length, in_chunks
+    # Gate, up, their product and what multiplies them, twice for the tokens of one chunk; a tile's
+    # scores and weights take at most 4 heads x chunk x length floats each.
+    assert in_chunks <= cache + 8 * CHUNK * inner + 2 * 4 * 4 * CHUNK * length, in_chunks
     assert at_once > 2 * length * inner, at_once  # the measurement sees what chunks save
     assert at_once > 3 * in_chunks

@@ -30,7 +30,7 @@ from headwise.generate.libraries import on_one_thread
 from headwise.generate.sampling import Chooser, Sampling
 from headwise.texts import translate as _
 
-CHUNK = 512
+CHUNK = 2048
 """Tokens of a prompt that go through the model at once: what bounds the memory of long prompts."""
 
 Stop = Literal["stop", "length", "full", "interrupted"]

@@ -103,17 +103,21 @@ Part = tuple[Tensor, Tensor | None]
 def matrices_of(block: Block) -> dict[str, list[Part]]:
     """What a step multiplies in a block, by name; several projections of one input as one matrix.
 
-    Gate and up stay apart: what is joined lies by rows, and these are the largest that need not.
+    In float32 gate and up stay apart: what is joined lies by rows, and these are the largest that
+    need not.
     """
     attention, ffn = block.attention, block.ffn
     modules: dict[str, tuple[nn.Module, ...]] = {
         "qkv": (attention.q_proj, attention.k_proj, attention.v_proj),
         "out": (attention.out_proj,),
-        "up": (ffn.up,),
         "down": (ffn.down,),
     }
-    if ffn.gate is not None:
-        modules["gate"] = (ffn.gate,)
+    if ffn.gate is None:
+        modules["up"] = (ffn.up,)
+    elif ffn.up.weight.element_size() == 2:
+        modules["gate-up"] = (ffn.gate, ffn.up)
+    else:
+        modules |= {"gate": (ffn.gate,), "up": (ffn.up,)}
     return {
         name: [(part.weight, part.bias) for part in parts]  # type: ignore[misc]
         for name, parts in modules.items()
@@ -138,7 +142,7 @@ class Layer:
         self.spec = spec
         made = {name: joined(parts, way) for name, parts in matrices_of(block).items()}
         self.qkv, self.out, self.down = made["qkv"], made["out"], made["down"]
-        self.gate, self.up = made.get("gate"), made["up"]
+        self.gate, self.up, self.gate_up = (made.get(name) for name in ("gate", "up", "gate-up"))
         self.act = ffn.act
         self.attention_norm, self.ffn_norm = norm_of(block.attention_norm), norm_of(block.ffn_norm)
         self.heads = spec.num_heads + spec.num_kv_heads
@@ -164,10 +168,16 @@ class Layer:
             scale=self.scale,
         )
         x = self.out.added(context.reshape(B, -1), x)
-        inner = self.ffn_norm(x)
-        if self.gate is None:
-            return self.down.added(self.act(self.up(inner)), x)
-        return self.down.added(self.act(self.gate(inner)).mul_(self.up(inner)), x)
+        return self.down.added(self.widened(self.ffn_norm(x)), x)
+
+    def widened(self, x: Tensor) -> Tensor:
+        """(B, Dm) → (B, F): what ``down`` multiplies."""
+        if self.gate_up is not None:
+            gate, up = self.gate_up(x).chunk(2, dim=-1)
+            return self.act(gate).mul_(up)
+        assert self.up is not None
+        inner = self.up(x)
+        return self.act(inner) if self.gate is None else self.act(self.gate(x)).mul_(inner)
 
 
 class Fused:
@@ -277,12 +287,13 @@ def norm_of(module: nn.Module) -> Any:
             return lambda x: F.rms_norm(x, shape, weight, eps)
 
         def of_one_row(x: Tensor) -> Tensor:
-            """Of seven operations four; the size of a row in float32, as torch has it."""
+            """Of seven operations five; the size of a row in float32, as torch has it."""
             if x.shape[0] > 1:
                 return F.rms_norm(x, shape, weight, eps)
             row = x.float()
             size = float(torch.linalg.vector_norm(row))
-            return (row * (weight * (1.0 / math.sqrt(size * size / shape[-1] + eps)))).to(x.dtype)
+            scale = 1.0 / math.sqrt(size * size / shape[-1] + eps)
+            return row.mul_(scale).mul_(weight).to(x.dtype)
 
         return of_one_row
     assert isinstance(module, nn.LayerNorm)

@@ -43,6 +43,7 @@ class RowLayer:
         spec = layer.spec
         self.qkv, self.out = multiply(layer.qkv), multiply(layer.out)
         self.gate = None if layer.gate is None else multiply(layer.gate)
+        assert layer.up is not None
         self.up, self.down = multiply(layer.up), multiply(layer.down)
         self.attention_norm, self.ffn_norm = norm(block.attention_norm), norm(block.ffn_norm)
         self.act = activation(layer.act)
