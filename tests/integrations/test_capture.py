@@ -160,3 +160,45 @@ def test_a_classifier_takes_neither_a_position_nor_a_second_token():
         ask(subject, text, position=1)
     with pytest.raises(UsageError, match="takes no second token"):
         ask(subject, text, against="class:1")
+
+
+SIZES = {
+    "vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "intermediate_size": 16, "num_labels": 3, "pad_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "read"),
+    [
+        ("Bert", {}, 0),
+        ("Roberta", {}, 0),
+        ("Llama", {}, -1),
+        ("ModernBert", {"classifier_pooling": "cls"}, 0),
+        ("ModernBert", {"classifier_pooling": "mean"}, None),
+    ],
+)
+def test_the_token_that_a_classifier_reads_is_measured(kind, more, read):
+    """The first, the last, or a mean over all: no two kinds declare it in the same place."""
+    import transformers
+
+    from headwise.explain.asking import ask
+    from headwise.explain.explanation import explain
+    from headwise.integrations.subject import HfSubject
+    from headwise.integrations.tokens import WordTokenizer
+
+    config = getattr(transformers, f"{kind}Config")(**SIZES, **more)
+    torch.manual_seed(0)
+    net = getattr(transformers, f"{kind}ForSequenceClassification")(config)
+    subject = HfSubject("c", net, WordTokenizer(61), "classifier")
+    text = subject.read("a text of some words")
+    question = ask(subject, text)
+    place = None if read is None else read % len(text)
+    assert (question.reads, question.query, question.position) == (place, place, None)
+    result = explain(subject, text.text, question, methods=["weights", "hidden"])
+    whole = result.found["weights"].extra["weights"].double()  # (L, H, Tq, Tk)
+    row = whole.mean(-2) if place is None else whole[..., place, :]
+    assert torch.allclose(result.found["weights"].cells, row)
+    assert result.to_payload()["question"]["position"] == place
+    words = f"made from token {place} {text.shown[place or 0]!r} alone"
+    assert (words in result.question_words) is (place is not None)

@@ -9,6 +9,8 @@ import torch
 from tests.integrations.hf_models import model_of
 
 from headwise.errors import HeadwiseError, TargetError, UsageError
+from headwise.explain.asking import ask
+from headwise.explain.explanation import explain
 from headwise.integrations.loading import load
 from headwise.integrations.subject import HfSubject
 
@@ -84,6 +86,22 @@ def test_a_folder_is_loaded_as_what_it_predicts(tmp_path, kind, want):
     assert subject.kind == want
     assert (subject.num_layers, subject.num_heads) == (2, 4)
     assert subject.model_type == "bert"
+
+
+@pytest.mark.parametrize("kind", ["BertForQuestionAnswering", "BertForTokenClassification"])
+def test_a_head_that_cannot_be_asked_is_left_out_and_said(tmp_path, kind):
+    subject = load(str(saved(tmp_path, kind=getattr(transformers, kind))))
+    assert subject.kind == "encoder"
+    assert len(subject.remarks) == 1
+    assert subject.remarks[0].startswith(f"{kind} is explained as the encoder inside")
+    text = subject.read("the cat sat")
+    found = explain(subject, text.text, ask(subject, text), methods=["weights"])
+    assert found.notes[0] == subject.remarks[0]
+
+
+def test_a_head_that_is_asked_is_no_remark(tmp_path):
+    assert load(str(saved(tmp_path, kind=transformers.BertForMaskedLM))).remarks == ()
+    assert load(str(saved(tmp_path, kind=transformers.BertModel))).remarks == ()
 
 
 def test_broken_folders(tmp_path):

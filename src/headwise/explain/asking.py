@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
-from headwise.errors import UsageError
+import torch
+
+from headwise.errors import TargetError, UsageError
 from headwise.explain.question import (
     ClassLogit,
     EmbeddingNorm,
@@ -14,6 +17,7 @@ from headwise.explain.question import (
     Target,
 )
 from headwise.explain.subject import Subject, Text
+from headwise.explain.tap import Watch
 from headwise.texts import translate as _
 
 _NUMBER = re.compile(r"#(\d+)")
@@ -50,7 +54,8 @@ def ask(
                 _("a class belongs to the whole text and takes no position"),
                 fix=_("leave --position out"),
             )
-        return Question(_class(subject, text, target, against), None)
+        asked = Question(_class(subject, text, target, against), None)
+        return dataclasses.replace(asked, reads=only_token_read(subject, text, asked))
     if target is not None and _CLASS.fullmatch(target):
         raise UsageError(
             _("{name} has no classes").format(name=subject.name),
@@ -67,6 +72,28 @@ def ask(
     if against is None:
         return Question(Logit(token), place)
     return Question(LogitDifference(token, _token(subject, against)), place)
+
+
+def only_token_read(subject: Subject, text: Text, question: Question) -> int | None:
+    """The only token whose last attention a target depends on, measured; None if there are several.
+
+    A classifier may read its first token, its last one, or a mean; which is nowhere declared. The
+    gradient of the target at the contexts of the last layer is zero where nothing is read.
+    """
+    x = subject.embed(text.ids[None]).detach().requires_grad_()
+    watch = Watch(contexts=True, layers=frozenset({subject.num_layers - 1}), keeps_graph=True)
+    try:
+        run = subject.run(x, position=question.position, watch=watch, keeps_graph=True)
+    except TargetError:  # a model that takes no embeddings
+        return None
+    context = run.seen.contexts[subject.num_layers - 1]
+    if not context.requires_grad:
+        return None
+    [gradient] = torch.autograd.grad(question.value(run).sum(), [context], allow_unused=True)
+    if gradient is None:
+        return None
+    read = gradient[0].abs().sum((0, 2)).nonzero()[:, 0].tolist()  # (H, T, Dv) to (T,)
+    return int(read[0]) if len(read) == 1 else None
 
 
 def _norm(

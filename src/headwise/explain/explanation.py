@@ -95,13 +95,15 @@ class Explanation:
     def question_words(self) -> str:
         """What was asked, in words."""
         words = self.question.target.words(self.subject.token)
-        if self.question.position is None:
+        query = self.question.query
+        if query is None:
             return words
-        return _("{target}, predicted at token {index} {token!r}").format(
-            target=words,
-            index=self.question.position,
-            token=self.text.shown[self.question.position],
+        pattern = (
+            _("{target}, made from token {index} {token!r} alone")
+            if self.question.position is None
+            else _("{target}, predicted at token {index} {token!r}")
         )
+        return pattern.format(target=words, index=query, token=self.text.shown[query])
 
     def to_payload(self) -> dict[str, Any]:
         """Plain dictionaries, lists, strings and finite numbers: what page and JSON show."""
@@ -174,7 +176,7 @@ def explain(
         )
     top = _top(plain.logits, TOP) if question.target.kind.startswith("logit") else ()
     found: dict[str, Attribution] = {}
-    notes: list[str] = []
+    notes: list[str] = list(subject.remarks)
     steps = len(chosen) + 1
     for index, method in enumerate(chosen):
 

@@ -49,7 +49,7 @@ def payload_of(e: Explanation) -> dict[str, Any]:
         "question": {
             "kind": e.question.target.kind,
             "words": e.question_words,
-            "position": e.question.position,
+            "position": e.question.query,
             "value": e.value,
             "top": _top(e, e.top),
         },

@@ -137,17 +137,20 @@ class Question:
         target: which number.
         position: the token whose prediction or state is asked about, from 0; None where the
             target belongs to the whole text (a class, a mean embedding).
+        reads: the only token from whose state such a target is made, where that was measured: a
+            classifier on [CLS] or on the last token. None = several, or not measured.
     """
 
     target: Target
     position: int | None
+    reads: int | None = None
 
     @property
     def query(self) -> int | None:
         """The token whose row of the weights is meant; None = the mean over all rows."""
         if isinstance(self.target, EmbeddingNorm) and self.target.pool == "first":
             return 0
-        return self.position
+        return self.reads if self.position is None else self.position
 
     def value(self, run: Run) -> Tensor:
         """(B,), one number per row of the run."""

@@ -74,6 +74,8 @@ class Subject(Protocol):
     num_layers: int
     num_heads: int
     num_kv_heads: int
+    remarks: tuple[str, ...]
+    """For the reader: what was left out when the model was loaded."""
 
     @property
     def model_type(self) -> str:

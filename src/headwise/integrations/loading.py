@@ -84,7 +84,20 @@ def _load(name: str, folder: Path, dtype: torch.dtype) -> HfSubject:
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, local_files_only=True)
     except _LOADING as error:
         raise _unloadable(name, where, error) from error
-    return HfSubject(name, model, HfTokenizer.of(tokenizer), kind)
+    remarks = () if kind != "encoder" else _without_head(config)
+    return HfSubject(name, model, HfTokenizer.of(tokenizer), kind, remarks=remarks)
+
+
+def _without_head(config: Any) -> tuple[str, ...]:
+    """What is said where a folder holds a head that can't be asked, such as one for questions."""
+    heads = [one for one in config.architectures or () if "For" in one]
+    return tuple(
+        _(
+            "{architecture} is explained as the encoder inside: what its head makes of it can't be "
+            "asked"
+        ).format(architecture=one)
+        for one in heads
+    )
 
 
 def _load_gguf(name: str, path: Path, dtype: torch.dtype) -> HfSubject:

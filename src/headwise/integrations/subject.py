@@ -38,6 +38,7 @@ class HfSubject:
         model: in eval mode.
         tokenizer: of the model, or a stand-in for one without text.
         kind: what it predicts.
+        remarks: what was left out when it was loaded.
 
     Raises:
         TargetError: if no attention of the model goes through ``AttentionInterface``, or it does
@@ -51,6 +52,7 @@ class HfSubject:
     num_layers: int = 0
     num_heads: int = 0
     num_kv_heads: int = 0
+    remarks: tuple[str, ...] = ()
     _projections: list[residual.Projection] = field(default_factory=list, repr=False)
     _last_rows_only: bool = field(default=False, repr=False)
 

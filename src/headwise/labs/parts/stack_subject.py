@@ -73,6 +73,7 @@ class StackSubject:
     stack: Stack
     kind: Kind
     words: Words
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         one = self.stack.spec.attention[0]
