@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_a_model_comes_back_with_equal_tensors(name, kind, tmp_path):
     again = load(place(tmp_path, kind))
     assert (again.format, again.family) == (kind, model.family)
     want = model.stack.state_dict()
-    if kind == "gguf" and model.family != "qwen2":
+    if kind == "gguf" and model.family in ("llama", "mistral"):
         assert again.spec.attention[0].rope.pairs == "neighbours"
         want = neighbours(want, model.spec)
     found = again.stack.state_dict()
@@ -109,14 +110,18 @@ def test_transformers_reads_a_saved_folder(name, tmp_path):
     for one in (tmp_path / "first", folder):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            again = type(official).from_pretrained(one, dtype=torch.float64)
+            more = {"add_pooling_layer": False} if name == "bert-unpooled" else {}
+            again = type(official).from_pretrained(one, dtype=torch.float64, **more)
         for path, value in official.state_dict().items():
             assert again.state_dict()[path].equal(value), path
         assert from_source(tiny.source_of(again)).spec == model.spec
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2", "mistral"])
-def test_transformers_reads_a_saved_gguf_file(name, tmp_path):
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2", "mistral"])
+def test_transformers_reads_a_saved_gguf_file(name, tmp_path, monkeypatch):
+    if name == "gpt2":  # of which it reads layers, heads and width only
+        usual = {"vocab_size": 50257, "n_positions": 1024, "n_inner": None}
+        monkeypatch.setitem(tiny.CASES, name, ("GPT2", tiny.CASES[name][1] | usual))
     official = tiny.official(name).float()
     model = from_source(tiny.source_of(official))
     save(model, tmp_path / "model.gguf", format="gguf")
@@ -249,12 +254,15 @@ def test_sizes_of_another_model_are_all_listed():
     assert line in why
 
 
-def test_formats_that_are_none(tmp_path):
+def test_formats_that_are_none(tmp_path, monkeypatch):
     model = model_of("gpt2")
     with pytest.raises(UsageError, match="did you mean 'safetensors'"):
         save(model, tmp_path / "x", format="safetensor")
+    without = replace(FAMILIES["gpt2"], gguf=None)
+    monkeypatch.setattr("headwise.checkpoints.load.FAMILIES", {"gpt2": without})
     with pytest.raises(UsageError, match="gpt2 can't be written as GGUF"):
         save(model, tmp_path / "x.gguf", format="gguf")
+    monkeypatch.undo()
     with pytest.raises(UsageError, match="Qwen2 with a window"):
         save(model_of("qwen2-window"), tmp_path / "x.gguf", format="gguf")
     assert set(FORMATS) == {kind for _, kind in PAIRS}
@@ -264,6 +272,11 @@ def test_formats_that_are_none(tmp_path):
     ("name", "change", "message"),
     [
         ("llama", {"hidden_act": "gelu"}, "activation='gelu'"),
+        ("gpt2", {"activation_function": "gelu"}, "activation='gelu'"),
+        ("gpt2", {"scale_attn_weights": False}, r"layer 0: scale=1\.0"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, r"layer 1: scale=0\.1"),
+        ("bert", {}, "pooler=True"),
+        ("bert-unpooled", {"hidden_act": "gelu_new"}, "activation='gelu-tanh'"),
         (
             "llama-3",
             {"rope_parameters": tiny.LLAMA3 | {"rope_theta": 500.0, "high_freq_factor": 5.0}},
@@ -327,15 +340,17 @@ def test_no_value_in_a_configuration_crashes(name):
 
 
 @pytest.mark.slow
-def test_no_value_in_the_metadata_of_a_gguf_file_crashes(tmp_path):
-    save(model_of("llama-3", torch.float32), tmp_path / "a.gguf", format="gguf")
+@pytest.mark.parametrize("name", ["llama-3", "gpt2", "bert-unpooled"])
+def test_no_value_in_the_metadata_of_a_gguf_file_crashes(name, tmp_path):
+    save(model_of(name, torch.float32), tmp_path / "a.gguf", format="gguf")
     file = open_checkpoint(tmp_path / "a.gguf")
     plain = dict(file.config)
     source = tiny.Memory({name: file.read(name) for name in file.tensors}, plain)
     source.format = "gguf"
     refused, changes = 0, [{field: value} for field in plain for value in STRANGE]
-    more = ("rope.scaling.type", "attention.sliding_window", "expert_count")
-    changes += [{f"llama.{key}": value} for key in more for value in STRANGE]
+    more = ("rope.scaling.type", "attention.sliding_window", "expert_count", "attention.causal")
+    arch = plain["general.architecture"]
+    changes += [{f"{arch}.{key}": value} for key in more for value in STRANGE]
     changes += [{"tokenizer.ggml.tokens": value} for value in STRANGE]
     for change in changes:
         source.config = plain | change

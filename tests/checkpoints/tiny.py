@@ -71,9 +71,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         | {"type_vocab_size": 3},
     ),
 }
-CAUSAL = [name for name in CASES if name != "bert"]
-GGUF = [name for name in CASES if name.partition("-")[0] in ("llama", "mistral", "qwen2")]
-GGUF.remove("qwen2-window")
+CASES["bert-unpooled"] = "Bert", CASES["bert"][1] | {"attention_probs_dropout_prob": 0.0}
+CAUSAL = [name for name in CASES if not name.startswith("bert")]
+GGUF = [name for name in CASES if name not in ("gpt2-by-layer", "qwen2-window", "bert")]
 TEXT_LEN = 13
 """More tokens than any window above."""
 
@@ -90,6 +90,8 @@ def official(name: str, *, seed: int = 0) -> Any:
     with warnings.catch_warnings(), Lift(tables=True):
         warnings.simplefilter("ignore")
         model = getattr(transformers, f"{kind}{body}")(config).double().eval()
+    if name == "bert-unpooled":
+        model.pooler = None
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for path, value in model.named_parameters():

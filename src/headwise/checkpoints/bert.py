@@ -14,6 +14,7 @@ import torch
 from headwise.checkpoints.family import (
     Config,
     Family,
+    Gguf,
     Names,
     activation,
     attentions,
@@ -21,6 +22,7 @@ from headwise.checkpoints.family import (
     number,
     only,
 )
+from headwise.checkpoints.gguf_learned import config_of, metadata_of
 from headwise.checkpoints.mapping import Known, Layout, Template, expand, prefix_of
 from headwise.checkpoints.stack import StackSpec
 from headwise.texts import mark as N_
@@ -142,4 +144,37 @@ def fit(spec: StackSpec, has: Collection[str]) -> StackSpec:
     return replace(spec, pooler=pooled)
 
 
-BERT = Family(name="bert", spec=stack_spec, config=hf_config, layout=hf_layout, fit=fit)
+def gguf_layout(names: Names) -> Layout:
+    """Names of GGUF files."""
+    lines = {
+        "token_embd": "tokens",
+        "token_types": "types",
+        "position_embd": "positions",
+        "token_embd_norm": "embedding_norm",
+        "blk.{n}.attn_q": "blocks.{n}.attention.q_proj",
+        "blk.{n}.attn_k": "blocks.{n}.attention.k_proj",
+        "blk.{n}.attn_v": "blocks.{n}.attention.v_proj",
+        "blk.{n}.attn_output": "blocks.{n}.attention.out_proj",
+        "blk.{n}.attn_output_norm": "blocks.{n}.attention_norm",
+        "blk.{n}.ffn_up": "blocks.{n}.ffn.up",
+        "blk.{n}.ffn_down": "blocks.{n}.ffn.down",
+        "blk.{n}.layer_output_norm": "blocks.{n}.ffn_norm",
+    }
+    templates = [Template(theirs, (ours,)) for theirs, ours in lines.items()]
+    return Layout(expand(templates, names.parameters), ())
+
+
+BERT = Family(
+    name="bert",
+    spec=stack_spec,
+    config=hf_config,
+    layout=hf_layout,
+    fit=fit,
+    gguf=Gguf(
+        architecture="bert",
+        pairs="halves",
+        config=config_of,
+        metadata=lambda spec: metadata_of(spec, "bert"),
+        layout=gguf_layout,
+    ),
+)

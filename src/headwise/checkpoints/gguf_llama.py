@@ -1,10 +1,4 @@
-"""Metadata of GGUF files of the LLaMA kind, read as a configuration and written from a model.
-
-GGUF keeps numbers in float32: 1e-5 reads as 9.999999747378752e-06. Taken is the shortest decimal
-that has this float32, which is what the writer of the file started from.
-
-Source: the key-value pairs of the GGUF specification (ggml, docs/gguf.md).
-"""
+"""Metadata of GGUF files of the LLaMA kind, read as a configuration and written from a model."""
 
 from __future__ import annotations
 
@@ -12,10 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 from headwise.attend.positions import frequencies
+from headwise.checkpoints.gguf_metadata import Metadata, shortest, sizes, unsaid
 from headwise.checkpoints.source import TensorSource
 from headwise.checkpoints.stack import StackSpec
 from headwise.errors import UsageError
@@ -32,31 +26,12 @@ def config_of(source: TensorSource) -> dict[str, Any]:
     Raises:
         UsageError: for keys that are missing, and for what is not covered.
     """
-    data = source.config
-    arch = str(data.get("general.architecture"))
-    tensors = source.tensors
-
-    def get(key: str, default: Any = None, *, needed: bool = False) -> Any:
-        value = data.get(f"{arch}.{key}", default)
-        if needed and value is None:
-            raise UsageError(
-                _("the file states no {key}").format(key=f"{arch}.{key}"),
-                where=str(source.path),
-                why=_("sizes of a GGUF model stand in its metadata"),
-            )
-        return _shortest(value) if isinstance(value, float) else value
-
+    metadata = Metadata(source)
+    arch, get, tensors = metadata.arch, metadata.get, source.tensors
     if get("expert_count", 0):
         raise UsageError(
             _("a mixture of experts is not covered"),
             where=f"{source.path}: {arch}.expert_count={get('expert_count')}",
-        )
-    table = tensors.get("token_embd.weight")
-    if table is None or len(table.shape) != 2:
-        raise UsageError(
-            _("the file has no token table"),
-            where=f"{source.path}: token_embd.weight",
-            why=_("its rows are the vocabulary"),
         )
     d_model = get("embedding_length", needed=True)
     num_heads = get("attention.head_count", needed=True)
@@ -75,7 +50,7 @@ def config_of(source: TensorSource) -> dict[str, Any]:
     window = get("attention.sliding_window")
     return {
         "model_type": "mistral" if arch == "llama" and window else arch,
-        "vocab_size": table.shape[0],
+        "vocab_size": metadata.vocabulary(),
         "hidden_size": d_model,
         "intermediate_size": get("feed_forward_length", needed=True),
         "num_hidden_layers": get("block_count", needed=True),
@@ -106,17 +81,10 @@ def metadata_of(spec: StackSpec, arch: str) -> dict[str, Any]:
     if isinstance(how, Llama3Scaling):
         low, high = how.low_freq_factor, how.high_freq_factor
         if (low, high) != (_LOW, _HIGH):
-            raise _unsaid(f"low_freq_factor={low}, high_freq_factor={high}")
+            raise unsaid(f"low_freq_factor={low}, high_freq_factor={high}")
     if spec.activation != "silu":
-        raise _unsaid(f"activation={spec.activation!r}")
-    found: dict[str, Any] = {
-        "general.architecture": arch,
-        f"{arch}.vocab_size": spec.vocabulary,
-        f"{arch}.block_count": spec.layers,
-        f"{arch}.context_length": spec.longest or 2048,
-        f"{arch}.embedding_length": spec.d_model,
-        f"{arch}.feed_forward_length": spec.ffn_width,
-        f"{arch}.attention.head_count": one.num_heads,
+        raise unsaid(f"activation={spec.activation!r}")
+    found = sizes(spec, arch) | {
         f"{arch}.attention.head_count_kv": one.num_kv_heads,
         f"{arch}.attention.key_length": one.head_dim,
         f"{arch}.attention.value_length": one.head_dim,
@@ -130,15 +98,6 @@ def metadata_of(spec: StackSpec, arch: str) -> dict[str, Any]:
     if one.window is not None and one.window[0] is not None:
         found[f"{arch}.attention.sliding_window"] = one.window[0] + 1
     return found
-
-
-def _unsaid(what: str) -> UsageError:
-    return UsageError(
-        _("this model can't be written as GGUF"),
-        where=f"save(model, format='gguf'): {what}",
-        why=_("the format does not say it, so it would be read as another model"),
-        fix="format='safetensors'",
-    )
 
 
 def _scaling(source: TensorSource, get: Any, base: float, head_dim: Any) -> Any:
@@ -182,7 +141,7 @@ def llama3_fields(source: TensorSource, base: float, head_dim: int) -> Mapping[s
         length = _original_length(turns, factors, factor)
         if length >= 1:
             how = Llama3Scaling(
-                factor=_shortest(factor),
+                factor=shortest(factor),
                 low_freq_factor=_LOW,
                 high_freq_factor=_HIGH,
                 original_max_len=length,
@@ -223,16 +182,3 @@ def _original_length(turns: list[float], factors: list[float], factor: float) ->
     longest = 2 * math.pi * _LOW / slow if slow else math.inf
     shortest = 2 * math.pi * _HIGH / fast
     return math.ceil(shortest) if math.ceil(shortest) <= longest else 0
-
-
-def _shortest(value: float) -> float:
-    """The shortest decimal with this float32, for numbers that are one.
-
-    Example:
-        >>> _shortest(9.999999747378752e-06)
-        1e-05
-    """
-    if not math.isfinite(value) or abs(value) > torch.finfo(torch.float32).max:
-        return value
-    single = np.float32(value)
-    return float(str(single)) if float(single) == value else value

@@ -15,6 +15,7 @@ import torch
 from headwise.checkpoints.family import (
     Config,
     Family,
+    Gguf,
     Names,
     activation,
     attentions,
@@ -22,6 +23,7 @@ from headwise.checkpoints.family import (
     number,
     only,
 )
+from headwise.checkpoints.gguf_learned import config_of, metadata_of
 from headwise.checkpoints.mapping import Known, Layout, Packed, Template, expand, prefix_of
 from headwise.checkpoints.stack import StackSpec
 from headwise.errors import UsageError
@@ -127,4 +129,37 @@ def _turned(theirs: str, ours: str, rows: int) -> Template:
     return Template(theirs, (ours,), lambda leaf: Packed((rows,), transposed=True))
 
 
-GPT2 = Family(name="gpt2", spec=stack_spec, config=hf_config, layout=hf_layout)
+def gguf_layout(names: Names) -> Layout:
+    """Names of GGUF files, which hold matrices as (out, in)."""
+    one = names.spec.attention[0]
+    keys = one.num_kv_heads * one.head_dim
+    packed = tuple(f"blocks.{{n}}.attention.{letter}_proj" for letter in "qkv")
+    rows = Packed((one.num_heads * one.head_dim, keys, keys))
+    lines = [
+        Template("token_embd", ("tokens",)),
+        Template("position_embd", ("positions",)),
+        Template("blk.{n}.attn_norm", ("blocks.{n}.attention_norm",)),
+        Template("blk.{n}.attn_qkv", packed, lambda leaf: rows),
+        Template("blk.{n}.attn_output", ("blocks.{n}.attention.out_proj",)),
+        Template("blk.{n}.ffn_norm", ("blocks.{n}.ffn_norm",)),
+        Template("blk.{n}.ffn_up", ("blocks.{n}.ffn.up",)),
+        Template("blk.{n}.ffn_down", ("blocks.{n}.ffn.down",)),
+        Template("output_norm", ("norm",)),
+        Template("output", ("head",)),
+    ]
+    return Layout(expand(lines, names.parameters), ())
+
+
+GPT2 = Family(
+    name="gpt2",
+    spec=stack_spec,
+    config=hf_config,
+    layout=hf_layout,
+    gguf=Gguf(
+        architecture="gpt2",
+        pairs="halves",
+        config=config_of,
+        metadata=lambda spec: metadata_of(spec, "gpt2"),
+        layout=gguf_layout,
+    ),
+)

@@ -122,7 +122,7 @@ def from_source(
         return made.eval()
 
     pairing = None
-    if gguf is not None:
+    if gguf is not None and any(one.rope is not None for one in spec.attention):
         pairing = decide(build, rule, source.config, where=str(source.path))
     if device is not None:
         state = {name: value.to(device) for name, value in state.items()}
