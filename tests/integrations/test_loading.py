@@ -6,8 +6,10 @@ import json
 
 import pytest
 import torch
+from tests.checkpoints import tiny as checkpoints
 from tests.integrations.hf_models import model_of
 
+from headwise.checkpoints.load import from_source, save
 from headwise.errors import HeadwiseError, TargetError, UsageError
 from headwise.explain.asking import ask
 from headwise.explain.explanation import explain
@@ -114,3 +116,11 @@ def test_broken_folders(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(TargetError, match="can't be loaded"):
         load(str(tmp_path))
+
+
+def test_an_encoder_in_a_gguf_file(tmp_path):
+    source = checkpoints.source_of(checkpoints.official("bert-unpooled"))
+    save(from_source(source, dtype=torch.float32), tmp_path / "a.gguf", format="gguf")
+    with pytest.raises(TargetError, match="can't be explained") as caught:
+        load(str(tmp_path / "a.gguf"))
+    assert "encoder" in caught.value.why

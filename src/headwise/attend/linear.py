@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,9 @@ from torch import Tensor
 from headwise.attend import products
 from headwise.attend.products import LinearRoute
 from headwise.attend.tracing import is_traced
+
+Way = LinearRoute | Literal["wide"]
+"""``wide``: numbers of 16 bits, multiplied in float32."""
 
 FEW_ROWS = 8
 """Up to so many rows, reading the weights is what takes the time."""
@@ -40,9 +43,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if x.dtype != torch.float32:
         if few or products.route(x.dtype, x.device).compute != torch.float32:
             return F.linear(x, weight, bias)
-        wide = linear(x.float(), weight.float(), None if bias is None else bias.float())
-        return wide.to(x.dtype)
-    route = products.linear_route(few_rows=few)[0]
+        route: Way = "wide"
+    else:
+        route = products.linear_route(few_rows=few)[0]
     if route == "plain":
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and (
@@ -67,7 +70,10 @@ def _can_be_routed(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     )
 
 
-def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, route: LinearRoute) -> Tensor:
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, route: Way) -> Tensor:
+    if route == "wide":
+        found = linear(x.float(), weight.float(), None if bias is None else bias.float())
+        return found.to(x.dtype)
     if route == "pointwise":
         return products.pointwise(x, weight, bias)
     with products.fast_float32(True):
@@ -78,15 +84,17 @@ class _Linear(torch.autograd.Function):
     """The same product and its two gradients, all by the fast route."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, route: LinearRoute
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, route: Way) -> Tensor:
         ctx.save_for_backward(x, weight)
+        ctx.is_wide = route == "wide"
         return _forward(x, weight, bias, route)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
+        dtype = grad.dtype
+        if ctx.is_wide:
+            x, weight, grad = x.float(), weight.float(), grad.float()
         rows = grad.reshape(-1, grad.shape[-1])
         needs_x, needs_weight, needs_bias, _route = ctx.needs_input_grad
         # The forward route says nothing about this one: oneDNN's own operator is exact everywhere,
@@ -94,4 +102,6 @@ class _Linear(torch.autograd.Function):
         with products.fast_float32(products.onednn_is_exact()):
             grad_x = (rows @ weight).view(x.shape) if needs_x else None
             grad_weight = rows.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None
-        return grad_x, grad_weight, rows.sum(0) if needs_bias else None, None
+        grad_bias = rows.sum(0) if needs_bias else None
+        found = (grad_x, grad_weight, grad_bias)
+        return *(None if one is None else one.to(dtype) for one in found), None

@@ -74,12 +74,15 @@ HOMES: Mapping[str, Home] = {
 }
 """By ``model_type``. Source: the modules of transformers, ``modeling_gpt2.py`` and so on."""
 
-GGUF = Home(
+_SEPARATE = Home(
     "blk.{n}",
     {"q": "attn_q", "k": "attn_k", "v": "attn_v", "o": "attn_output"},
     prefixes=("",),
 )
-"""Names in a GGUF file, whatever the family. Source: ``gguf.constants.TENSOR_NAMES``."""
+GGUF: Mapping[str, Home] = dict.fromkeys(HOMES, _SEPARATE) | {
+    "gpt2": Home("blk.{n}", {"qkv": "attn_qkv", "o": "attn_output"}, "packed-chunks", ("",))
+}
+"""The same in GGUF files. Source: ``gguf.constants.TENSOR_NAMES``."""
 
 OURS = "blocks.{n}.attention"
 """Path of a layer in our stack."""
@@ -220,7 +223,7 @@ def _read(model: Model, source: TensorSource, index: int, label: str) -> LayerTa
         for entry in layout_of(names).entries
         if any(name.startswith(f"{ours}.") for name in entry.ours)
     )
-    home = GGUF if gguf is not None else HOMES[model.family]
+    home = (HOMES if gguf is None else GGUF)[model.family]
     weights = _weights(source, home, index, label)
     tensors = [entry.theirs for entry in entries]
     for attribute in (value for role, value in weights.items() if role != "layout"):

@@ -29,11 +29,18 @@ def causal_lm(path: Path, *, dtype: torch.dtype) -> tuple[nn.Module, Model]:
 
     Raises:
         UsageError: if the file can't be read, or its family is not covered.
-        TargetError: if transformers expects other tensors than the file has.
+        TargetError: for an encoder, and if transformers expects other tensors than the file has.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     found = load(path, dtype=dtype)
+    if found.spec.head is None:
+        raise TargetError(
+            _("{path} can't be explained").format(path=path),
+            where=f"general.architecture: {found.family}",
+            why=_("it is an encoder, and the pieces of words it reads are not read from GGUF"),
+            fix=_("the folder that the file was made from"),
+        )
     family = FAMILIES[found.family]
     tensors = write_state(
         found.stack.state_dict(),
