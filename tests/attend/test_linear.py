@@ -159,6 +159,82 @@ def test_many_rows_of_16_bits(dtype, compute, monkeypatch):
         assert error <= 2 * torch.finfo(dtype).eps * size
 
 
+def wide(monkeypatch):
+    """Numbers of 16 bits go through float32, as on a processor without instructions for them."""
+    made = products.Route(torch.bfloat16, torch.float32, False, "forced")
+    monkeypatch.setattr(products, "route", lambda *_given: made)
+
+
+@pytest.mark.parametrize("asked", ["x", "w", "b"])
+def test_one_gradient_of_16_bits_at_a_time(asked, monkeypatch):
+    wide(monkeypatch)
+    given = dict(zip("xwb", (t.bfloat16() for t in tensors((40, 64))), strict=True))
+    given[asked].requires_grad_()
+    made = linear(*given.values())
+    [found] = torch.autograd.grad(made.float().square().sum(), [given[asked]])
+    exact = {name: t.detach().double() for name, t in given.items()}
+    exact[asked].requires_grad_()
+    truth = F.linear(*exact.values())
+    [want] = torch.autograd.grad(truth.square().sum(), [exact[asked]])
+    size = float(want.abs().max())
+    assert float((found.double() - want).abs().max()) <= 4 * torch.finfo(torch.bfloat16).eps * size
+
+
+def test_gradients_of_gradients_of_16_bits(monkeypatch):
+    wide(monkeypatch)
+
+    def second(function, *given):
+        x, w, b = given
+        [first] = torch.autograd.grad(function(x, w, b).square().sum(), [x], create_graph=True)
+        return torch.autograd.grad(first.square().sum(), [x, w])
+
+    given = [t.bfloat16().requires_grad_() for t in tensors((40, 64))]
+    exact = [t.detach().double().requires_grad_() for t in given]
+    for found, want in zip(second(linear, *given), second(F.linear, *exact), strict=True):
+        size = float(want.abs().max())
+        error = float((found.double() - want).abs().max())
+        assert error <= 8 * torch.finfo(torch.bfloat16).eps * size
+
+
+def test_16_bits_keep_16_bits_for_the_backward_pass(monkeypatch):
+    wide(monkeypatch)
+    given = [t.bfloat16().requires_grad_() for t in tensors((40, 64))]
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(kept.append, lambda tensor: tensor):
+        linear(*given)
+    assert [t.dtype for t in kept] == [torch.bfloat16] * 2
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # torch's own use
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_forward_mode(kind, monkeypatch):
+    """A change goes through with whatever of the inputs has one."""
+    import torch.autograd.forward_ad as forward
+
+    wide(monkeypatch)
+    if kind == "float32" and available("pointwise"):
+        monkeypatch.setattr(products, "linear_route", lambda **_kind: ("pointwise", "forced"))
+    given = [t.to(getattr(torch, kind)) for t in tensors((40, 64))]
+    given[1].requires_grad_()  # takes the way of its own gradients
+    changes = [torch.randn_like(t) for t in given]
+    for which in ([0], [1], [2], [0, 1, 2]):
+        with forward.dual_level():
+            duals = [
+                forward.make_dual(t, change) if i in which else t
+                for i, (t, change) in enumerate(zip(given, changes, strict=True))
+            ]
+            found = forward.unpack_dual(linear(*duals)).tangent.detach().double()
+        x, w, _b = (t.detach().double() for t in given)
+        dx, dw, db = (
+            change.double() if i in which else torch.zeros_like(change).double()
+            for i, change in enumerate(changes)
+        )
+        want = dx @ w.t() + x @ dw.t() + db
+        scale = float(want.abs().max())
+        allowed = 8 * torch.finfo(given[0].dtype).eps * scale
+        assert float((found - want).abs().max()) <= allowed
+
+
 def test_few_rows_of_16_bits_stay_torchs(monkeypatch):
     """Reading the weights is what takes the time there, and twice as wide they take longer."""
     monkeypatch.setattr(products, "route", None)  # would raise

@@ -293,6 +293,27 @@ def test_what_gguf_can_not_say_is_not_written(name, change, message, tmp_path):
     assert not (tmp_path / "a.gguf").exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("gpt2", "attention.head_count_kv", 1, "attention.head_count_kv=1, a gpt2 has 3"),
+        ("bert-unpooled", "attention.key_length", 4, "attention.key_length=4, a bert has 8"),
+        ("bert-unpooled", "attention.causal", True, "a causal BERT is not covered"),
+        ("gpt2", "context_length", None, "states no gpt2.context_length"),
+    ],
+)
+def test_metadata_that_states_another_model(name, key, value, message, tmp_path):
+    save(model_of(name, torch.float32), tmp_path / "a.gguf", format="gguf")
+    model = load(tmp_path / "a.gguf")
+    key = f"{model.family}.{key}"
+    config = {k: v for k, v in (model.config | {key: value}).items() if v is not None}
+    save(Model(**{**vars(model), "config": config}), tmp_path / "b.gguf")
+    with pytest.raises(UsageError) as caught:
+        load(tmp_path / "b.gguf")
+    assert message in str(caught.value)
+    assert "config.json" not in caught.value.where
+
+
 def test_what_a_configuration_can_not_say_is_not_saved(tmp_path):
     model = model_of("llama")
     other = Model(**{**vars(model), "config": dict(model.config) | {"rms_norm_eps": 0.5}})

@@ -228,6 +228,8 @@ def test_a_full_cache_is_refused_before_anything_is_stored():
         ({"activation": "relu"}, "activation='relu'"),
         ({"norm": "batch"}, "norm='batch'"),
         ({"head": "both"}, "head='both'"),
+        ({"norm_eps": 0.0}, "norm_eps=0.0 is not a positive number"),
+        ({"norm_eps": float("nan")}, "norm_eps=nan"),
     ],
 )
 def test_contradicting_specs(changes, message):

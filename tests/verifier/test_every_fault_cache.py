@@ -19,6 +19,7 @@ from headwise.errors import HeadwiseError
 from headwise.reference import Inputs, Parameters, attend
 from headwise.report import Report
 from headwise.spec import AttentionSpec
+from headwise.verifier import stepping
 from headwise.verifier.api import verify
 from headwise.verifier.faults import FAULTS, Variant
 from headwise.verifier.faults.decoding import Decoding, decode
@@ -209,3 +210,12 @@ def test_two_faults_at_once(first: str, second: str) -> None:
     assert report.verdict == "differs"
     assert {found.code.removeprefix("HW-")} <= {first, second}
     assert f"HW-{second}" in found.where or f"HW-{first}" in found.where
+
+
+def test_two_faults_that_may_not_be_searched_for_are_unexplained(monkeypatch) -> None:
+    monkeypatch.setattr(stepping, "PAIR_WORK", -1.0)
+    name = "rotated, grouped, padded"
+    a, b = (next(iter(FAULTS[c].in_steps(spec_of(name)))).decoding for c in ("R12", "M19"))
+    report = report_for(name, a.with_parts_of(b))
+    assert report.verdict == "differs"
+    assert report.findings[0].code == "HW-U00"

@@ -6,6 +6,7 @@ same.
 """
 
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from headwise.spec import AttentionSpec
 from headwise.verifier import strategy
 from headwise.verifier.faults import FAULTS
 from headwise.verifier.faults.masking import NothingToDoError
+from headwise.verifier.session import products_of
 
 LETTERS = "MXA"
 NOT_HERE = ("M11", "M19", "M30")  # need a cache or a registry
@@ -129,12 +131,45 @@ def test_two_faults_are_both_named(first, second):
 
 
 def test_a_pair_that_may_not_be_searched_for_is_not_named(monkeypatch):
-    monkeypatch.setattr(strategy, "PAIR_PREDICTIONS", -1)
+    monkeypatch.setattr(strategy, "PAIR_WORK", -1.0)
     spec = spec_of("causal")
     a, b = (next(iter(FAULTS[c].variants(spec))) for c in ("M05", "G01"))
     report = diagnose(spec, a, b)
     assert [f.code for f in report.findings if f.kind in WRONG] == ["HW-U00"]
     assert report.verdict == "differs"
+
+
+def test_further_readings_are_searched_only_with_work_left(monkeypatch):
+    spec = spec_of("causal")
+    a, b = (next(iter(FAULTS[c].variants(spec))) for c in ("M05", "G01"))
+    monkeypatch.setattr(strategy, "PAIR_WORK", -1.0)
+    readings = []
+    real = strategy.single_on
+
+    def noted(engine, reading, *given, **options):
+        readings.append(id(reading))
+        return real(engine, reading, *given, **options)
+
+    monkeypatch.setattr(strategy, "single_on", noted)
+    tried = []
+    for limit in (-1.0, 6000.0):
+        monkeypatch.setattr(strategy, "SINGLE_WORK", limit)
+        readings.clear()
+        assert diagnose(spec, a, b).verdict == "differs"
+        tried.append(len(set(readings)))
+    assert tried[0] < tried[1]
+
+
+def test_work_counts_how_large_a_layer_is():
+    case = SimpleNamespace(inputs=SimpleNamespace(batch=2, q_len=5, kv_len=7))
+    few, many = (
+        products_of(
+            case, SimpleNamespace(spec=AttentionSpec(d_model=width, num_heads=4, head_dim=3))
+        )
+        for width in (64, 1024)
+    )
+    assert few == 2 * 7 * 64 * (4 + 4) * (3 + 3)
+    assert many == 16 * few
 
 
 @pytest.mark.parametrize("name", SPECS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import headwise
+from headwise.verifier import shrink
 
 CASES = Path(__file__).parent.parent / "cases"
 
@@ -50,3 +51,10 @@ def test_the_pasted_test_fails_on_the_faulty_layer(
 def test_right_code_has_nothing_to_shrink() -> None:
     path = next(CASES.glob("C07_*.py"))
     assert headwise.verify(str(path)).findings == ()
+
+
+def test_where_nothing_may_be_tried_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shrink, "MAX_TRIES", 0)
+    path = next(CASES.glob("F43_*.py"))
+    [finding, *_rest] = headwise.verify(str(path)).findings
+    assert "smallest" not in finding.evidence

@@ -86,8 +86,22 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, route: Way) -> Tensor:
         ctx.save_for_backward(x, weight)
+        ctx.save_for_forward(x, weight)
         ctx.is_wide = route == "wide"
         return _forward(x, weight, bias, route)
+
+    @staticmethod
+    def jvp(
+        ctx: Any, x: Tensor | None, weight: Tensor | None, bias: Tensor | None, _route: None
+    ) -> Tensor:
+        """The change of the product by those of its inputs, None = none; by torch's own route."""
+        x_, weight_ = ctx.saved_tensors
+        terms = [None if x is None else F.linear(x, weight_)]
+        terms.append(None if weight is None else F.linear(x_, weight))
+        shape = (*x_.shape[:-1], weight_.shape[0])
+        terms.append(None if bias is None else bias.expand(shape))
+        found = [term for term in terms if term is not None]
+        return sum(found[1:], found[0])
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

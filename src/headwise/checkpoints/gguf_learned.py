@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headwise.checkpoints.family import refuse
 from headwise.checkpoints.gguf_metadata import Metadata, sizes, unsaid
 from headwise.checkpoints.source import TensorSource
 from headwise.checkpoints.stack import Activation, StackSpec
+from headwise.errors import UsageError
+from headwise.texts import translate as _
 
 _ACTIVATIONS: dict[str, tuple[Activation, str]] = {
     "gpt2": ("gelu-tanh", "gelu_new"),
@@ -30,6 +31,17 @@ def config_of(source: TensorSource) -> dict[str, Any]:
             "context_length", "attention.layer_norm_epsilon",
         )
     )  # fmt: skip
+    for key, usual in (
+        ("attention.head_count_kv", heads),
+        ("attention.key_length", width // heads if _is_size(width) and _is_size(heads) else None),
+    ):
+        if metadata.get(key, usual) != usual:
+            raise UsageError(
+                _("the file says {key}={value!r}, a {family} has {usual!r}").format(
+                    key=key, value=metadata.get(key), family=metadata.arch, usual=usual
+                ),
+                where=f"{source.path}: {metadata.arch}.{key}",
+            )
     vocabulary, (_ours, activation) = metadata.vocabulary(), _ACTIVATIONS[metadata.arch]
     if metadata.arch == "gpt2":
         return {
@@ -44,9 +56,10 @@ def config_of(source: TensorSource) -> dict[str, Any]:
             "layer_norm_epsilon": eps,
             "tie_word_embeddings": "output.weight" not in source.tensors,
         }
-    causal = metadata.get("attention.causal", False)
-    if causal:
-        refuse({"attention.causal": causal}, "attention.causal", "False")
+    if metadata.get("attention.causal", False):
+        raise UsageError(
+            _("a causal BERT is not covered"), where=f"{source.path}: bert.attention.causal"
+        )
     types = source.tensors.get("token_types.weight")
     return {
         "model_type": "bert",
@@ -57,9 +70,13 @@ def config_of(source: TensorSource) -> dict[str, Any]:
         "intermediate_size": inner,
         "hidden_act": activation,
         "max_position_embeddings": longest,
-        "type_vocab_size": 2 if types is None else types.shape[0],
+        "type_vocab_size": types.shape[0] if types is not None and types.shape else 2,
         "layer_norm_eps": eps,
     }
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and value > 0
 
 
 def metadata_of(spec: StackSpec, arch: str) -> dict[str, Any]:

@@ -180,5 +180,5 @@ def _original_length(turns: list[float], factors: list[float], factor: float) ->
         return round(sorted(lengths)[len(lengths) // 2])
     # Nothing lies between: any length will do that leaves the fast ones fast, the slow ones slow.
     longest = 2 * math.pi * _LOW / slow if slow else math.inf
-    shortest = 2 * math.pi * _HIGH / fast
-    return math.ceil(shortest) if math.ceil(shortest) <= longest else 0
+    least = math.ceil(2 * math.pi * _HIGH / fast)
+    return least if least <= longest else 0

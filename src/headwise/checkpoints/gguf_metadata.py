@@ -75,13 +75,13 @@ def sizes(spec: StackSpec, arch: str) -> dict[str, Any]:
     }
 
 
-def unsaid(what: str, *, fix: str = "format='safetensors'") -> UsageError:
+def unsaid(what: str) -> UsageError:
     """The error for a model of which the format can't say something."""
     return UsageError(
         _("this model can't be written as GGUF"),
         where=f"save(model, format='gguf'): {what}",
         why=_("the format does not say it, so it would be read as another model"),
-        fix=fix,
+        fix="format='safetensors'",
     )
 
 

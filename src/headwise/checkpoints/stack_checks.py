@@ -44,6 +44,13 @@ def check_spec(spec: StackSpec) -> None:
             where="StackSpec(attention)",
             why=_("what comes out of one layer goes into the next"),
         )
+    if not spec.norm_eps > 0:  # a row of zeros would be divided by zero
+        raise SpecError(
+            _("{name}={value!r} is not a positive number").format(
+                name="norm_eps", value=spec.norm_eps
+            ),
+            where=f"StackSpec(norm_eps={spec.norm_eps!r})",
+        )
     words = {
         "activation": (spec.activation, _ACTIVATIONS),
         "norm": (spec.norm, ("layer", "rms")),

@@ -282,7 +282,7 @@ def norm_of(module: nn.Module) -> Any:
     """A norm without the detours of a module."""
     if isinstance(module, nn.RMSNorm):
         weight, shape, least = module.weight, list(module.normalized_shape), module.eps
-        eps = torch.finfo(weight.dtype).eps if least is None else least
+        eps = torch.finfo(torch.float32).eps if least is None else least
         if weight.device.type != "cpu" or weight.element_size() != 2:
             return lambda x: F.rms_norm(x, shape, weight, eps)
 

@@ -118,7 +118,7 @@ def seconds(shapes: tuple[Shape, ...], threads: int) -> dict[Key, float]:
     """
     libraries: tuple[Library, ...] = ("torch", "numpy") if threads > 1 else ("torch",)
     sizes = {s: (min(s[0], max(1, TIMED_BYTES // (4 * s[1]))), s[1]) for s in shapes}
-    memory = torch.full((max(TIMED_BYTES // 4, *(a * b for a, b in sizes.values())),), 0.5)
+    memory = _halves(max(TIMED_BYTES // 4, *(a * b for a, b in sizes.values())))
     found: dict[Key, float] = {}
     with torch.inference_mode():
         for _round in range(1 + ROUNDS):  # the first one warms up
@@ -135,12 +135,17 @@ def seconds(shapes: tuple[Shape, ...], threads: int) -> dict[Key, float]:
     return found
 
 
+def _halves(*shape: int) -> Tensor:
+    """Whatever torch's default dtype and device are."""
+    return torch.full(shape, 0.5, dtype=torch.float32, device="cpu")
+
+
 def _spent(memory: Tensor, rows: int, columns: int, layout: Layout, library: Library) -> float:
     """Seconds of a product, on average over matrices that lie one after the other in memory."""
     count = memory.numel() // (rows * columns)
     shape = (rows, columns) if layout == "rows" else (columns, rows)
     matrices = memory[: count * rows * columns].view(count, *shape)
-    x = torch.full((1, columns), 0.5)
+    x = _halves(1, columns)
     row = x.numpy()[0]
     multiply: dict[tuple[Library, Layout], Callable[[Any], object]] = {
         ("torch", "rows"): lambda matrix: linear(x, matrix),

@@ -89,14 +89,14 @@ class Search:
     tried: int = 0
     _variants: dict[int, list[tuple[Fault, Variant]]] = field(default_factory=dict)
 
-    def allow(self, predictions: int) -> None:
-        """Let a search make so many predictions from here on."""
-        self.limit = self.session.predictions + predictions
+    def allow(self, work: float) -> None:
+        """Let a search do so much from here on; see ``Session.work``."""
+        self.limit = self.session.work + work
 
     @property
     def is_spent(self) -> bool:
-        """Whether a search has made the predictions that it was allowed."""
-        return self.session.predictions > self.limit
+        """Whether a search has done what it was allowed."""
+        return self.session.work > self.limit
 
     # -------------------------------------------------------------- one theory, one case
     def distance(self, theory: Theory, case: Case, *, all_rows: bool = False) -> float:

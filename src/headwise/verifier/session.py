@@ -56,6 +56,18 @@ class Reading:
         return Options(**{**given, **changes})
 
 
+PRODUCTS_PER_UNIT = 1.2e6
+"""So many multiplications take about as long as everything else in a prediction."""
+
+
+def products_of(case: Case, reading: Reading) -> float:
+    """Multiplications of the projections in a prediction, roughly."""
+    spec, inputs = reading.spec, case.inputs
+    keys = spec.num_kv_heads * (spec.head_dim + spec.v_head_dim)
+    heads = spec.num_heads * (spec.head_dim + spec.v_head_dim)
+    return float(inputs.batch * max(inputs.q_len, inputs.kv_len) * spec.d_model * (keys + heads))
+
+
 @dataclass
 class Outcome:
     """What one call of the target gave.
@@ -402,7 +414,7 @@ class Session:
         key = (case.name, self.lifted, id(reading.spec), reading.layout.name)
         if variant is CORRECT and key in self._traces:
             return self._traces[key]
-        self.predictions += 1
+        self.work += 1.0 + products_of(case, reading) / PRODUCTS_PER_UNIT
         try:
             with torch.no_grad():
                 trace: Trace | Exception = variant.run(
@@ -420,8 +432,8 @@ class Session:
             self._keep_alive(reading)
         return trace
 
-    predictions: int = 0
-    """How many traces were computed, the measure of a search."""
+    work: float = 0.0
+    """What predictions have cost so far, the measure of a search: 1 for each small one."""
 
     _alive: list[Any]
 

@@ -22,8 +22,8 @@ from headwise.verifier.session import Reading, gap
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine
 
-PAIR_PREDICTIONS = 3000
-"""How long two faults at once are searched for."""
+PAIR_WORK = 3000.0
+"""With how many predictions two faults at once are searched for; see ``Session.work``."""
 
 TOGETHER = {"positions", "mask"}
 """Stages of the likeliest two faults."""
@@ -262,7 +262,7 @@ def _pairs(engine: Engine, right: Theory, order: list[Case]) -> list[Theory]:
     They are compared on the shortest failing sequence first; variants that give the same numbers
     there stand for each other until a pair agrees on it.
     """
-    engine.search.allow(PAIR_PREDICTIONS)
+    engine.search.allow(PAIR_WORK)
     first = min(order, key=lambda case: (not case.masked, len(case.steps)))
     rest = [case for case in order if case is not first]
     for padded in (False, True)[: 1 + first.masked]:

@@ -24,10 +24,11 @@ from headwise.verifier.session import Reading, gap
 if TYPE_CHECKING:
     from headwise.verifier.engine import Engine
 
-SINGLE_PREDICTIONS, PAIR_PREDICTIONS = 6000, 6000
-"""How many predictions single faults and pairs are searched with before "unexplained" is the
-answer; the likeliest reading is always searched to its end. Counted and not timed, so that a
-verdict does not depend on how busy the machine is."""
+SINGLE_WORK, PAIR_WORK = 5000.0, 4000.0
+"""Predictions of small layers with which single faults, and pairs, are searched for before
+"unexplained" is the answer; see ``Session.work``. A reading that was begun is searched for single
+faults to its end. Counted and not timed, so that a verdict does not depend on how busy the machine
+is."""
 
 MAX_READINGS = 8
 """How many readings the faults are searched under when none matches as it is."""
@@ -197,16 +198,18 @@ def search_masks(engine: Engine, matching: list[Reading], masked: list[Case]) ->
 def search_faults(engine: Engine, plain: list[Case], masked: list[Case]) -> Diagnosis:
     """Faults that explain every case; pairs if no single one does."""
     chosen = likely_readings(engine, plain)
-    started = engine.session.predictions
+    started, bases = engine.session.work, list[tuple[Reading, list[Theory]]]()
     for reading, fitted in [(r, False) for r in chosen] + [(r, True) for r in chosen[:2]]:
-        spent = engine.session.predictions - started
-        late = spent > SINGLE_PREDICTIONS * (1.5 if fitted else 1.0)
+        spent = engine.session.work - started
+        late = spent > SINGLE_WORK * (1.5 if fitted else 1.0)
         if late and reading is not chosen[0]:
             continue
         failing = [c for c in plain if not engine.search.agrees(Theory(reading), c)]
         if not failing and plain:
             continue
         theories = single_on(engine, reading, failing, plain, fitted=fitted)
+        if not fitted:
+            bases.append((reading, theories))
         for theory in theories:
             complete = with_style(engine, theory, masked)
             if complete is not None:
@@ -215,8 +218,7 @@ def search_faults(engine: Engine, plain: list[Case], masked: list[Case]) -> Diag
     mixed = batch_dependent(engine, chosen[0])
     if mixed is not None and mixed.case is not None and not mixed.case.masked:
         return finished(engine, None, (), styled_default(engine, chosen[0], masked))
-    engine.search.allow(PAIR_PREDICTIONS)
-    paired = pairs_of_faults(engine, chosen, plain, masked)
+    paired = pairs_of_faults(engine, chosen, bases, plain, masked)
     if paired is not None:
         return finished(engine, paired, paired.codes)
     reading = styled_default(engine, chosen[0], masked)
@@ -314,12 +316,24 @@ def with_style(engine: Engine, theory: Theory, masked: list[Case]) -> Theory | N
 
 
 def pairs_of_faults(
-    engine: Engine, chosen: list[Reading], plain: list[Case], masked: list[Case]
+    engine: Engine,
+    chosen: list[Reading],
+    singles: list[tuple[Reading, list[Theory]]],
+    plain: list[Case],
+    masked: list[Case],
 ) -> Theory | None:
-    """Two faults: one that explains the unmasked cases and one for the masks, or any two."""
+    """Two faults: one that explains the unmasked cases and one for the masks, or any two.
+
+    Args:
+        chosen: readings, likeliest first.
+        singles: faults that explain the unmasked cases, by the readings that were searched.
+        plain, masked: the cases.
+    """
+    engine.search.allow(PAIR_WORK)
     for reading in chosen[:2]:
-        failing = [c for c in plain if not engine.search.agrees(Theory(reading), c)]
-        bases = single_on(engine, reading, failing, plain) if failing else [Theory(reading)]
+        bases = next((theories for one, theories in singles if one is reading), [])
+        if engine.search.explains(Theory(reading), plain):
+            bases = [Theory(reading)]
         for base in bases[:3] if masked else ():
             for styled in running_styles(engine, reading, masked)[:4]:
                 fitting = []
@@ -337,13 +351,12 @@ def pairs_of_faults(
                         fitting.append(theory)
                 if fitting:
                     return engine.search.ranked(fitting)[0]
+    engine.search.allow(PAIR_WORK)
     for reading in chosen[:2]:
         styled = styled_default(engine, reading, masked)
         failing = [c for c in engine.cases if not engine.search.agrees(Theory(styled), c)]
         numeric = [c for c in failing if engine.runs(c, styled)]
         if numeric:
-            if reading is chosen[0]:
-                engine.search.allow(PAIR_PREDICTIONS)
             found = engine.search.pairs([styled], numeric)
             if found:
                 return found[0]
