@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,7 +124,10 @@ def test_others_may_read_it(wheel, cache):
 @pytest.fixture
 def index(wheel, tmp_path, monkeypatch) -> Path:
     """The real pip, whose index is the folder of the wheel; a pip.py lies around."""
-    if importlib.util.find_spec("pip") is None:
+    with warnings.catch_warnings():  # setuptools warns whoever asks after distutils was imported
+        warnings.simplefilter("ignore", UserWarning)
+        found = importlib.util.find_spec("pip")
+    if found is None:
         pytest.skip("this environment has no pip")
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
