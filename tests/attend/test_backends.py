@@ -19,6 +19,7 @@ from tests.attend.calls import (
     TILINGS,
     B,
     Case,
+    as_near_as_torch,
     bits,
     covering,
     differences,
@@ -95,6 +96,18 @@ def test_a_wrong_option_is_found_in_every_result(dtype, changed):
     assert wrong >= {"output", *(f"gradient of {name}" for name in ("query", "key", "value"))}
     if changed != "scale":
         assert wrong >= {"gradient of sinks", "gradient of distance"}
+
+
+@pytest.mark.parametrize("changed", ["mask", "scale"])
+def test_the_wider_allowance_of_torchs_kernel_finds_a_wrong_option(changed):
+    given = given_for(Case(torch.float32, mask="causal", lengths=(9, 9), extra="scale"))
+    expected = expected_for(given)
+    wider = as_near_as_torch(given, expected)
+    assert all(allowed >= expected[1][name] for name, allowed in wider[1].items())
+    assert differences(given, ours(given, "sdpa"), wider) == []
+    found = differences(given, ours(given, "sdpa", **WRONG[changed]), wider)
+    wrong = {line.split(":")[0] for line in found}
+    assert wrong >= {"output", *(f"gradient of {name}" for name in ("query", "key", "value"))}
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "bias", "sinks"])
