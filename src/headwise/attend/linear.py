@@ -96,12 +96,12 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         """The change of the product by those of its inputs, None = none; by torch's own route."""
         x_, weight_ = ctx.saved_tensors
-        terms = [None if x is None else F.linear(x, weight_)]
-        terms.append(None if weight is None else F.linear(x_, weight))
-        shape = (*x_.shape[:-1], weight_.shape[0])
-        terms.append(None if bias is None else bias.expand(shape))
-        found = [term for term in terms if term is not None]
-        return sum(found[1:], found[0])
+        found: Tensor = x_.new_zeros(*x_.shape[:-1], weight_.shape[0])
+        if x is not None:
+            found = found + F.linear(x, weight_)
+        if weight is not None:
+            found = found + F.linear(x_, weight)
+        return found if bias is None else found + bias
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

@@ -159,7 +159,7 @@ def activation(act: Callable[[Tensor], Tensor]) -> Apply:
 
 
 def silu(x: Array) -> Array:
-    """X / (1 + exp(-x)); below -88, where the exponential is infinite, that is 0."""
+    """SiLU, x / (1 + exp(-x)); below -88, where the exponential is infinite, that is 0."""
     with np.errstate(over="ignore"):
         found: Array = np.exp(-x)
     found += np.float32(1.0)
